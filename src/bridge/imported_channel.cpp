@@ -4,7 +4,6 @@
 // so that many are on their way and those of one thread keep their order.
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -18,6 +17,11 @@ namespace farcall::bridge {
 namespace {
 
 class ImportedChannel;
+
+// Nobody is left without an answer, whatever was to be said.
+void refuse(std::int64_t message, int error) noexcept {
+  if (::farcall_error(message, error) != 0) (void)::farcall_error(message, EPROTO);
+}
 
 class ChannelCall final : public OutgoingCall {
  public:
@@ -111,11 +115,9 @@ class ImportedChannel final : public ImportedServer {
 void ChannelCall::finished(Answer& answer) noexcept {
   channel_.over(message_);
   const std::span<const std::byte> data = answer.data();
-  if (answer.error != 0) {
-    (void)::farcall_error(message_, answer.error);
-  } else {
-    (void)::farcall_reply(message_, answer.status, data.data(), data.size());
-  }
+  if (answer.error != 0) return refuse(message_, answer.error);
+  if (::farcall_reply(message_, answer.status, data.data(), data.size()) != 0)
+    refuse(message_, errno);
 }
 
 void ImportedChannel::run() {
@@ -125,10 +127,8 @@ void ImportedChannel::run() {
   while (!stop_) {
     farcall_info info{};
     const std::int64_t id = ::farcall_receive(channel_, buffer_, kBuffer, &info);
-    if (id < 0) {
-      if (errno == EINTR || errno == EAGAIN || errno == ENOMEM || errno == EMFILE) continue;
-      return;  // destroyed
-    }
+    if (id < 0 && errno == EBADF) return;  // destroyed
+    if (id < 0) continue;                  // one could not be received; others can
     if (id == 0) {
       take_pulse(info);
     } else {
@@ -138,7 +138,8 @@ void ImportedChannel::run() {
 }
 
 void ImportedChannel::take(std::int64_t id, farcall_info& info) {
-  for (unsigned i = 0; i < info.descriptor_count; ++i) ::close(info.descriptors[i]);
+  const bool has_descriptors = info.descriptor_count != 0;
+  (void)::farcall_drop_descriptors(&info);
   Header header{.kind = id == FARCALL_ONE_WAY ? Kind::one_way : Kind::call};
   header.message = true;
   header.room = std::min<std::uint64_t>(info.room, kLongest);
@@ -151,7 +152,7 @@ void ImportedChannel::take(std::int64_t id, farcall_info& info) {
   int error = 0;
   if (!may_call(name_, info.uid)) {
     error = EACCES;
-  } else if (info.descriptor_count != 0) {
+  } else if (has_descriptors) {
     error = EOPNOTSUPP;
   } else if (info.length > kLongest) {
     error = EMSGSIZE;
@@ -165,7 +166,7 @@ void ImportedChannel::take(std::int64_t id, farcall_info& info) {
   }
   if (error == 0) return;
   name_.statistics.failed(error);
-  if (id != FARCALL_ONE_WAY) (void)::farcall_error(id, error);
+  if (id != FARCALL_ONE_WAY) refuse(id, error);
 }
 
 void ImportedChannel::call(std::int64_t id, const farcall_info& info, const Header& header) {

@@ -63,7 +63,8 @@ class DoorCall final : public OutgoingCall, public std::enable_shared_from_this<
   }
   void refuse(door_deferred_t* call, int error) noexcept {
     if (error != EINTR) name_.statistics.last_error = error;
-    ::door_deferred_refuse(call, error);
+    // Nobody is left without an answer, whatever was to be said.
+    if (::door_deferred_refuse(call, error) != 0) ::door_deferred_refuse(call, EPROTO);
   }
 
   Imported& name_;

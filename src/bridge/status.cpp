@@ -16,12 +16,22 @@
 
 namespace farcall::bridge {
 
+namespace {
+
+// Local servers may answer with any number.
+std::string error_name(int error) {
+  if (error == 0) return {};
+  const char* const name = ::strerrorname_np(error);
+  return name != nullptr ? name : fmt::format("errno {}", error);
+}
+
+}  // namespace
+
 nlohmann::json describe(const Name& name, const Statistics& statistics) {
   const std::string local = (name.local == Local::door ? "door:" : "channel:") + name.path;
   const auto microseconds = [&](double share) {
     return static_cast<double>(statistics.latencies.percentile(share)) / 1000;
   };
-  const int error = statistics.last_error;
   return {{"direction", name.direction == Direction::exported ? "export" : "import"},
           {"local", local},
           {"subject", name.subject},
@@ -29,7 +39,7 @@ nlohmann::json describe(const Name& name, const Statistics& statistics) {
           {"in_progress", statistics.in_progress.load()},
           {"answered", statistics.answered.load()},
           {"errors", statistics.errors.load()},
-          {"last_error", error != 0 ? ::strerrorname_np(error) : ""},
+          {"last_error", error_name(statistics.last_error)},
           {"cancelled", statistics.cancelled.load()},
           {"resent", statistics.resent.load()},
           {"one_way", statistics.one_way.load()},
@@ -64,11 +74,11 @@ void StatusChannel::run() {
   for (;;) {
     farcall_info info{};
     const std::int64_t id = ::farcall_receive(channel_, nullptr, 0, &info);
-    if (id < 0 && errno != EINTR && errno != EAGAIN && errno != ENOMEM) return;
+    if (id < 0 && errno == EBADF) return;  // destroyed
+    (void)::farcall_drop_descriptors(&info);
     if (id <= FARCALL_ONE_WAY) continue;
-    for (unsigned i = 0; i < info.descriptor_count; ++i) ::close(info.descriptors[i]);
     const std::string text = tell_();
-    (void)::farcall_reply(id, 0, text.data(), text.size());
+    if (::farcall_reply(id, 0, text.data(), text.size()) != 0) (void)::farcall_error(id, EPROTO);
   }
 }
 

@@ -2,7 +2,9 @@
 #include "bridge/wire.hpp"
 
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <limits>
 
 namespace farcall::bridge {
@@ -34,6 +36,13 @@ class Writer {
   std::string text_;
 };
 
+// An errno that callers of this machine can be told. Others come from machines that number
+// differently, or from who means harm.
+int defined(std::int64_t error) noexcept {
+  const bool known = error <= EHWPOISON && ::strerrorname_np(static_cast<int>(error)) != nullptr;
+  return known ? static_cast<int>(error) : EPROTO;
+}
+
 // Whether the value can be that of the field.
 bool store(Header& header, char name, std::int64_t value) noexcept {
   constexpr std::int64_t kInt = std::numeric_limits<std::int32_t>::max();
@@ -46,7 +55,7 @@ bool store(Header& header, char name, std::int64_t value) noexcept {
     case 'w': return header.credit = natural, size && natural <= 1024;
     case 'm': return header.room = natural, size;
     case 'd': return header.deadline_ms = natural, size;
-    case 'e': return header.error = static_cast<int>(value), value >= 0 && value < 4096;
+    case 'e': return header.error = defined(value), value >= 0 && value < 4096;
     case 't': return header.status = static_cast<int>(value), value >= 0 && value <= kInt;
     case 'y': return header.not_taken = value == 1, true;
     case 'z': return header.message = value == 1, true;

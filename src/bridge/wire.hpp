@@ -61,7 +61,7 @@ struct Header {
   std::uint64_t credit = 0;
   std::uint64_t room = 0;         // for the reply
   std::uint64_t deadline_ms = 0;  // from now; 0: none
-  int error = 0;                  // of a reply: an errno
+  int error = 0;                  // of a reply: an errno that there is here
   int status = 0;                 // of a reply
   bool not_taken = false;         // of a reply: nothing was done, another exporter may be asked
   bool message = false;           // of a call: through a channel
