@@ -52,7 +52,7 @@ struct Config {
   double connect_bound_s = 2;       // the cluster is away for so long: ENETDOWN
   unsigned workers = 256;           // local calls in progress at a time, for each exported name
   unsigned waiting = 4096;          // calls in progress of all imported doors
-  std::uint64_t memory_mib = 1024;  // of what is being put together of pieces
+  std::uint64_t memory_mib = 1024;  // of calls that wait, and of what travels in pieces
   std::string status = "farcall-bridge";  // channel that tells the status; empty: none
 };
 

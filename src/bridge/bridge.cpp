@@ -187,6 +187,7 @@ void Bridge::Parts::end() noexcept {
   for (Connection& each : connections_) each.close();
   for (const auto& name : exported_) name->join();
   ticker_->stop();
+  sessions_.clear();  // of the names, which they give back to
   exported_.clear();
   calls_.end();
   servers_.clear();

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <new>
 
 namespace farcall::bridge {
 namespace {
@@ -28,9 +29,11 @@ std::uint64_t number_in(std::string_view word) noexcept {
 // A one-way message of several pieces: it is answered when it has been received.
 class LongPost final : public OutgoingCall {
  public:
-  LongPost(Imported& to, const Header& about, std::span<const std::byte> data)
+  LongPost(Imported& to, const Header& about, std::span<const std::byte> data,
+           Budget::Share&& memory)
       : OutgoingCall(to, about, data.size()),
         statistics_(to.statistics),
+        held_(std::move(memory)),
         data_(data.begin(), data.end()) {}
 
  protected:
@@ -44,6 +47,7 @@ class LongPost final : public OutgoingCall {
 
  private:
   Statistics& statistics_;
+  const Budget::Share held_;
   const std::vector<std::byte> data_;
 };
 
@@ -51,7 +55,8 @@ class LongPost final : public OutgoingCall {
 
 Calls::Calls(Connection& connection, const Config& config)
     : connection_(connection),
-      bound_(std::chrono::duration_cast<Clock::duration>(seconds(config.death_bound_s))) {}
+      bound_(std::chrono::duration_cast<Clock::duration>(seconds(config.death_bound_s))),
+      memory_(config.memory_mib << 20) {}
 
 std::string Calls::own_subject(std::uint64_t id) const {
   return connection_.inbox(fmt::format("c{:x}", id));
@@ -80,6 +85,7 @@ void Calls::publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock,
   it.credit_ = it.total_ = 0;
   it.window_ = {};
   it.answer_ = {};
+  it.memory_.give_back();
   {
     const std::lock_guard guard(lock_);
     it.id_ = ++last_;
@@ -206,7 +212,9 @@ void Calls::cancel(OutgoingCall& call) {
 
 int Calls::post(Imported& to, Header header, std::span<const std::byte> data) {
   if (data.size() > connection_.whole()) {
-    start(std::make_shared<LongPost>(to, header, data));
+    Budget::Share memory;
+    if (!memory.take(memory_, data.size())) return ENOBUFS;
+    start(std::make_shared<LongPost>(to, header, data, std::move(memory)));
     return 0;
   }
   header.total = data.size();
@@ -302,8 +310,18 @@ void Calls::take_reply(const std::shared_ptr<OutgoingCall>& call, Lock& lock, co
     ++call->to_.statistics.malformed;
     return finish(*call, lock, EPROTO);
   }
+  const auto no_room = [&] {
+    tell(call->session_, {.kind = Kind::cancel});
+    finish(*call, lock, ENOBUFS);
+  };
+  if (!call->memory_.take(memory_, header.total)) return no_room();
+  try {
+    call->answer_.pieces.reserve(header.total);
+  } catch (const std::bad_alloc&) {
+    return no_room();
+  }
   call->total_ = header.total;
-  call->answer_.pieces.reserve(header.total);
+  call->travels_since_ = call->last_activity_;
   call->answer_.pieces.assign(data.begin(), data.end());
   tell(call->session_, {.kind = Kind::credit, .credit = call->window_.open()});
 }
@@ -349,6 +367,13 @@ void Calls::end() {
   }
 }
 
+// Signs of life are none where an answer that has begun does not come on.
+bool Calls::is_silent(const OutgoingCall& call, Clock::time_point now) const {
+  return now - call.last_activity_ >= bound_ ||
+         (call.total_ != 0 &&
+          is_too_slow(now - call.travels_since_, call.answer_.pieces.size(), bound_));
+}
+
 void Calls::tick(Clock::time_point now) {
   std::vector<std::shared_ptr<OutgoingCall>> all;
   {
@@ -368,7 +393,7 @@ void Calls::tick(Clock::time_point now) {
     if (!lock || call->over_) continue;  // who has it may wait for the cluster
     if (now >= call->deadline_) {
       no_answer(call, lock, call->cancelled_ ? EINTR : ETIMEDOUT);
-    } else if (now - call->last_activity_ >= bound_) {
+    } else if (is_silent(*call, now)) {
       no_answer(call, lock, ECONNRESET);
     }
   }

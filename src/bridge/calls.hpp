@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bridge/budget.hpp"
 #include "bridge/nats.hpp"
 #include "bridge/statistics.hpp"
 #include "bridge/window.hpp"
@@ -71,6 +72,8 @@ class OutgoingCall {
   std::uint64_t credit_ = 0;
   Window window_;            // for pieces of the answer
   std::uint64_t total_ = 0;  // of the answer
+  Budget::Share memory_;     // for it
+  Clock::time_point travels_since_;
   Answer answer_;
   Clock::time_point began_;
   Clock::time_point last_activity_;  // the last sign of life
@@ -118,12 +121,14 @@ class Calls {
   void take_reply(const std::shared_ptr<OutgoingCall>& call, Lock& lock, const Header& header,
                   Msg message);
   void take_piece(OutgoingCall& call, Lock& lock, const Header& header, const Msg& message);
+  [[nodiscard]] bool is_silent(const OutgoingCall& call, Clock::time_point now) const;
   void late(const Msg& message);
   void forget(std::uint64_t id);
   [[nodiscard]] std::string own_subject(std::uint64_t id) const;
 
   Connection& connection_;
   const Clock::duration bound_;
+  Budget memory_;    // for answers in pieces and long one-way messages
   std::mutex lock_;  // protects what follows; taken while a call's lock is held, never before it
   std::uint64_t last_ = 0;
   std::unordered_map<std::uint64_t, std::shared_ptr<OutgoingCall>> calls_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -20,12 +21,20 @@ std::int64_t since_ns(Clock::time_point begin) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
 }
 
+// Bytes that a call costs beside its data: its session, its places in queues, and what libnats has
+// of it. The reply subject is there several times.
+std::uint64_t cost_of(const Msg& message) noexcept {
+  constexpr std::uint64_t kSession = 2048;
+  return kSession + message.data().size() + 4 * message.reply().size();
+}
+
 }  // namespace
 
 ExportedName::ExportedName(const Name& exported, Sessions& sessions, Ticker& ticker,
                            unsigned workers)
     : name(exported),
       sessions_(sessions),
+      waiting_(sessions.memory().most() / 2),
       ticker_(ticker),
       most_workers_(workers),
       local_(exported.local == Local::door ? local_door(exported.path)
@@ -196,6 +205,7 @@ std::shared_ptr<Session> ExportedName::admit(Msg message) {
   }
   if (header.kind == Kind::probe && !malformed) return nullptr;
   const std::size_t here = message.data().size();
+  const std::uint64_t cost = cost_of(message);
   malformed = malformed || header.total < here || (header.total > here && message.reply().empty());
   const bool answers = header.kind == Kind::call || header.total != here;
   const auto session = sessions_.add(*this, std::move(message), header, answers);
@@ -205,24 +215,35 @@ std::shared_ptr<Session> ExportedName::admit(Msg message) {
     return refuse(session, EPROTO);
   }
   if (header.total > kLongest) return refuse(session, name.local == Local::door ? E2BIG : EMSGSIZE);
+  // Calls that wait for a slow server would else take all the memory there is.
+  if (!session->place.take(waiting_, cost) ||
+      !session->memory.take(sessions_.memory(), header.total == here ? cost : header.total))
+    return refuse(session, ENOBUFS);
   if (header.message) {
     const std::string_view importer = session->first.reply();  // the last word is the message's own
     session->strand = fmt::format("{}:{}:{}", importer.substr(0, importer.rfind('.')),
                                   header.caller.connection, header.caller.tid);
   }
   if (header.total == here) return enter_strand(session) ? session : nullptr;
-  {
-    const std::lock_guard guard(session->lock);
-    if (!sessions_.reserve(*session, header.total)) return refuse(session, ENOBUFS);
-    session->request.reserve(header.total);
-    const std::span<const std::byte> first = session->first.data();
-    session->request.assign(first.begin(), first.end());
-    session->assembling = true;
-  }
+  if (!begin_assembling(*session)) return refuse(session, ENOBUFS);
   enter_strand(session);  // it keeps its place there
   const std::lock_guard guard(session->lock);
   sessions_.grant(*session, session->window.open());
   return nullptr;
+}
+
+// False: there is no memory for the request.
+bool ExportedName::begin_assembling(Session& session) {
+  const std::span<const std::byte> first = session.first.data();
+  const std::lock_guard guard(session.lock);
+  try {
+    session.request.reserve(session.header.total);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  session.request.assign(first.begin(), first.end());
+  session.assembling = true;
+  return true;
 }
 
 // Whether it may be served now: nothing of the same strand is.
@@ -238,7 +259,11 @@ bool ExportedName::enter_strand(const std::shared_ptr<Session>& session) {
 void ExportedName::serve_soon(const std::shared_ptr<Session>& session) {
   const std::lock_guard guard(lock_);
   if (!session->at_head) return;  // it will be served in its turn
-  if (std::exchange(session->begun, true)) return;
+  if (!std::exchange(session->begun, true)) make_ready(session);
+}
+
+// With the lock held.
+void ExportedName::make_ready(const std::shared_ptr<Session>& session) {
   ready_.push_back(session);
   if (ready_.size() > idle_) add_thread();
   changed_.notify_one();
@@ -254,7 +279,37 @@ void ExportedName::pass_over(const std::shared_ptr<Session>& session) {
     }
     if (std::exchange(session->begun, true)) return;  // who serves it goes on
   }
-  if (const auto next = next_of_strand(*session)) serve_soon(next);
+  make_next_ready(*session);
+}
+
+// Somebody else than the caller serves what was behind it.
+void ExportedName::make_next_ready(const Session& session) {
+  const auto next = next_of_strand(session);
+  if (!next) return;
+  const std::lock_guard guard(lock_);
+  make_ready(next);
+}
+
+void ExportedName::withdraw_cancelled() {
+  std::vector<std::shared_ptr<Session>> at_head;
+  std::vector<std::shared_ptr<Session>> behind;
+  const auto take_from = [](std::deque<std::shared_ptr<Session>>& queue, auto& into) {
+    const auto first = std::stable_partition(
+        queue.begin(), queue.end(), [](const auto& session) { return !session->cancelled; });
+    into.insert(into.end(), first, queue.end());
+    queue.erase(first, queue.end());
+  };
+  {
+    const std::lock_guard guard(lock_);
+    take_from(ready_, at_head);
+    for (auto& [name_of_strand, strand] : strands_) take_from(strand, behind);
+  }
+  for (const auto* const all : {&at_head, &behind})
+    for (const auto& session : *all) {
+      ++statistics.cancelled;
+      refuse(session, session->timed_out ? ETIMEDOUT : EINTR);
+    }
+  for (const auto& session : at_head) make_next_ready(*session);
 }
 
 void ExportedName::serve(Worker& worker, std::shared_ptr<Session> session) {
@@ -264,7 +319,7 @@ void ExportedName::serve(Worker& worker, std::shared_ptr<Session> session) {
   }
 }
 
-// The next of its strand that can be served, or nothing.
+// The next of its strand that can be served, by the caller; or nothing.
 std::shared_ptr<Session> ExportedName::next_of_strand(const Session& session) {
   if (session.strand.empty()) return nullptr;
   const std::lock_guard guard(lock_);

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bridge/budget.hpp"
 #include "bridge/inside.hpp"
 #include "bridge/local_server.hpp"
 #include "bridge/nats.hpp"
@@ -31,9 +32,6 @@ struct Session {
   Session() = default;
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
-  ~Session() {
-    if (memory != nullptr) *memory -= held;
-  }
 
   ExportedName* owner = nullptr;
   std::uint64_t id = 0;
@@ -50,9 +48,9 @@ struct Session {
   bool at_head = true;  // of its strand; protected by the owner's lock, as is the next
   bool begun = false;   // somebody serves it, or will
 
-  std::mutex lock;  // protects what follows
-  std::atomic<std::uint64_t>* memory = nullptr;
-  std::uint64_t held = 0;          // bytes of that
+  std::mutex lock;                 // protects what follows
+  Budget::Share place;             // of what its name may have waiting
+  Budget::Share memory;            // of that of all names
   Worker* worker = nullptr;        // that is in the local call
   std::vector<std::byte> request;  // of several pieces
   bool assembling = false;
@@ -61,7 +59,8 @@ struct Session {
   std::uint64_t sent = 0;
   std::uint64_t credit = 0;
   bool answering = false;
-  Clock::time_point last_activity;  // the importer's last word, while pieces travel
+  Clock::time_point last_activity;  // the importer's last good word, while pieces travel
+  Clock::time_point travels_since;  // they do
   Clock::time_point next_alive;
 
   [[nodiscard]] std::span<const std::byte> data() const noexcept {
@@ -78,9 +77,8 @@ class Sessions {
   std::shared_ptr<Session> add(ExportedName& owner, Msg message, const Header& header,
                                bool answers);
   void remove(const Session& session);
-  // Memory for what travels in pieces, until the session goes; false: there would be too much of
-  // it. With the session locked.
-  bool reserve(Session& session, std::uint64_t bytes) noexcept;
+  // What calls hold: what came, until the session goes, and what travels in pieces.
+  [[nodiscard]] Budget& memory() noexcept { return memory_; }
 
   // The answer. One of several pieces goes on by itself.
   void answer(const std::shared_ptr<Session>& session, const LocalAnswer& answer);
@@ -92,6 +90,11 @@ class Sessions {
   void tick(Clock::time_point now);
   // Their local calls end, and those who wait for them hear EINTR.
   void cancel_all();
+  // Nobody has to do with any of them any more.
+  void clear() {
+    const std::lock_guard guard(lock_);
+    all_.clear();
+  }
   [[nodiscard]] bool empty() {
     const std::lock_guard guard(lock_);
     return all_.empty();
@@ -99,15 +102,16 @@ class Sessions {
   [[nodiscard]] Connection& connection() noexcept { return connection_; }
 
  private:
-  bool take_piece(Session& session, const Header& header, const Msg& message);
+  enum class Piece { wanted, last, wrong };
+  Piece take_piece(Session& session, const Msg& message, const Header& header);
+  [[nodiscard]] int why_to_drop(const Session& session, Clock::time_point now) const;
   void cancel(Session& session);
   void send_pieces(Session& session);
-  void drop(const std::shared_ptr<Session>& session);
+  void drop(const std::shared_ptr<Session>& session, int error);
 
   Connection& connection_;
   const Clock::duration bound_;
-  const std::uint64_t most_;
-  std::atomic<std::uint64_t> held_{0};
+  Budget memory_;
   std::mutex lock_;  // protects what follows; never taken before a session's
   std::uint64_t last_ = 0;
   std::unordered_map<std::uint64_t, std::shared_ptr<Session>> all_;
@@ -130,6 +134,8 @@ class ExportedName {
   bool take(Reader& reader, Worker& worker, std::uint64_t& taken);
   // A session whose request has come whole.
   void serve_soon(const std::shared_ptr<Session>& session);
+  // Those that wait to be served and that nobody waits for any more are not served.
+  void withdraw_cancelled();
   // One whose request will never be whole.
   void pass_over(const std::shared_ptr<Session>& session);
   void stop_listening();
@@ -146,15 +152,20 @@ class ExportedName {
  private:
   void run();
   std::shared_ptr<Session> admit(Msg message);
+  static bool begin_assembling(Session& session);
   std::shared_ptr<Session> refuse(const std::shared_ptr<Session>& session, int error);
   void serve(Worker& worker, std::shared_ptr<Session> session);
   void perform(Worker& worker, const std::shared_ptr<Session>& session);
   std::shared_ptr<Session> next_of_strand(const Session& session);
+  void make_ready(const std::shared_ptr<Session>& session);
+  void make_next_ready(const Session& session);
   bool enter_strand(const std::shared_ptr<Session>& session);
   void add_thread();
   Msg next(std::int64_t wait_ms, bool* more = nullptr);
 
   Sessions& sessions_;
+  // Half of the memory of all: a server that hangs leaves some for the callers of others.
+  Budget waiting_;
   Ticker& ticker_;
   const unsigned most_workers_;
   const std::unique_ptr<LocalServer> local_;

@@ -191,6 +191,8 @@ Connection::Connection(const Config& config, Reads reads)
       ping_(
           std::max<std::int64_t>(static_cast<std::int64_t>(config.death_bound_s * 1000 / 4), 100)),
       signs_(!config.credentials.empty()),
+      most_pending_(std::clamp<std::uint64_t>(config.memory_mib << 20, kLongest,
+                                              std::numeric_limits<int>::max())),
       servers_(config.servers) {
   (void)::nats_Open(0);
   natsStatistics* counts = nullptr;
@@ -286,7 +288,15 @@ void Connection::listen_on(Link& link) {
     const std::lock_guard guard(lock_);
     ++inboxes_;
   }
-  set(::natsSubscription_SetPendingLimits(subscription, -1, -1), "limits");
+  limit_pending(subscription);
+}
+
+// What is beyond is dropped. What comes too fast for a bridge is refused before it gets so far.
+void Connection::limit_pending(natsSubscription* subscription) const {
+  constexpr std::uint64_t kLeast = 1024;  // bytes that a message costs, at least
+  set(::natsSubscription_SetPendingLimits(subscription, static_cast<int>(most_pending_ / kLeast),
+                                          static_cast<int>(most_pending_)),
+      "limits");
 }
 
 void Connection::keep_connected() noexcept {
@@ -408,7 +418,7 @@ Subscription Connection::subscribe_queue(const std::string& subject, std::uint64
     throw BridgeError(fmt::format("cannot subscribe to {}: {} {}", full(subject),
                                   ::natsStatus_GetText(status), last_error()));
   Subscription subscription(made);
-  set(::natsSubscription_SetPendingLimits(made, -1, -1), "limits");
+  limit_pending(made);
   return subscription;
 }
 

@@ -208,6 +208,7 @@ class Connection {
     return link_;
   }
   void listen_on(Link& link);
+  void limit_pending(natsSubscription* subscription) const;
   void keep_connected() noexcept;
   void message(natsSubscription* subscription, Msg message);
   void read_first() noexcept;
@@ -239,6 +240,7 @@ class Connection {
   std::string prefix_;
   const Event wake_;  // for the one who reads
   const bool signs_;
+  const std::uint64_t most_pending_;  // bytes that have been read and not been taken
   std::unique_ptr<natsOptions, Destroy<natsOptions_Destroy>> options_;
   Events events_;
   std::unique_ptr<Link::Attached> attached_;  // of the link that is being made

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <unordered_set>
 #include <utility>
 
 #include "bridge/exporter.hpp"
@@ -23,7 +24,7 @@ Clock::duration seconds(double value) {
 Sessions::Sessions(Connection& connection, const Config& config)
     : connection_(connection),
       bound_(seconds(config.death_bound_s)),
-      most_(config.memory_mib << 20) {}
+      memory_(config.memory_mib << 20) {}
 
 std::shared_ptr<Session> Sessions::add(ExportedName& owner, Msg message, const Header& header,
                                        bool answers) {
@@ -32,7 +33,7 @@ std::shared_ptr<Session> Sessions::add(ExportedName& owner, Msg message, const H
   session->header = header;
   if (answers) session->reply_to = message.reply();
   session->first = std::move(message);
-  session->began = session->last_activity = Clock::now();
+  session->began = session->last_activity = session->travels_since = Clock::now();
   session->next_alive = session->began + kFirstSign;
   if (header.deadline_ms != 0 && header.deadline_ms < 1'000'000'000)
     session->deadline = session->began + std::chrono::milliseconds(header.deadline_ms);
@@ -50,16 +51,6 @@ void Sessions::remove(const Session& session) {
     keep = std::move(found->second);
     all_.erase(found);
   }
-}
-
-bool Sessions::reserve(Session& session, std::uint64_t bytes) noexcept {
-  if (held_.fetch_add(bytes) + bytes > most_) {
-    held_ -= bytes;
-    return false;
-  }
-  session.memory = &held_;
-  session.held += bytes;
-  return true;
 }
 
 void Sessions::grant(Session& session, std::uint64_t pieces) {
@@ -81,7 +72,7 @@ void Sessions::answer(const std::shared_ptr<Session>& session, const LocalAnswer
     return remove(*session);
   }
   const std::lock_guard guard(session->lock);
-  if (!reserve(*session, data.size())) {
+  if (!session->memory.take(memory_, data.size())) {
     header.error = ENOBUFS;
     remove(*session);
     (void)connection_.publish(session->reply_to, nullptr, &header, {}, false);
@@ -89,7 +80,7 @@ void Sessions::answer(const std::shared_ptr<Session>& session, const LocalAnswer
   }
   session->answer.assign(data.begin(), data.end());
   session->answering = true;
-  session->last_activity = Clock::now();
+  session->last_activity = session->travels_since = Clock::now();
   session->sent = std::min<std::size_t>(kPieceBytes, connection_.longest());
   (void)connection_.publish(session->reply_to, &session->own, &header, data.first(session->sent),
                             false);
@@ -109,22 +100,23 @@ void Sessions::send_pieces(Session& session) {
   }
 }
 
-// With the session locked. Whether the request is whole now.
-bool Sessions::take_piece(Session& session, const Header& header, const Msg& message) {
+// With the session locked.
+Sessions::Piece Sessions::take_piece(Session& session, const Msg& message, const Header& header) {
   const std::span<const std::byte> data = message.data();
   std::vector<std::byte>& request = session.request;
-  if (!session.assembling || header.offset != request.size() || data.empty() ||
-      !session.window.is_open() || data.size() > session.header.total - request.size())
-    return false;
+  if (header.offset != request.size() || data.empty() || !session.window.is_open() ||
+      data.size() > session.header.total - request.size())
+    return Piece::wrong;
+  session.last_activity = Clock::now();
   request.insert(request.end(), data.begin(), data.end());
   const std::uint64_t more = session.window.take();
   if (request.size() == session.header.total) {
     session.assembling = false;
-    session.next_alive = Clock::now() + kFirstSign;
-    return true;
+    session.next_alive = session.last_activity + kFirstSign;
+    return Piece::last;
   }
   if (more != 0) grant(session, more);
-  return false;
+  return Piece::wanted;
 }
 
 // With the session locked.
@@ -145,27 +137,27 @@ std::shared_ptr<Session> Sessions::received(std::string_view word, const Msg& me
   }
   std::unique_lock guard(session->lock);
   const std::optional<Header> header = message.header();
-  bool whole = false;
+  Piece piece = Piece::wanted;
   bool gone = false;
   if (message.is_no_responders() || (header && header->kind == Kind::cancel)) {
     cancel(*session);  // the importer has died, or wants no answer
     gone = session->answering || session->assembling;
-  } else if (header && header->kind == Kind::data) {
-    session->last_activity = Clock::now();
-    whole = take_piece(*session, *header, message);
-  } else if (header && header->kind == Kind::credit && session->answering) {
+  } else if (header && header->kind == Kind::data && session->assembling) {
+    piece = take_piece(*session, message, *header);
+  } else if (header && header->kind == Kind::credit && header->credit != 0 && session->answering) {
     session->last_activity = Clock::now();
     session->credit = std::min(session->credit + header->credit, kWindow);
     send_pieces(*session);
     gone = session->sent == session->answer.size();
   }
   guard.unlock();
-  if (gone) drop(session);
-  return whole ? session : nullptr;
+  if (piece == Piece::wrong) ++session->owner->statistics.malformed;
+  if (gone || piece == Piece::wrong) drop(session, gone ? 0 : EPROTO);
+  return piece == Piece::last ? session : nullptr;
 }
 
-// Pieces of it travel no more.
-void Sessions::drop(const std::shared_ptr<Session>& session) {
+// Pieces of it travel no more. `error`: what the importer is to hear of it; 0: nothing.
+void Sessions::drop(const std::shared_ptr<Session>& session, int error) {
   bool unserved = false;
   {
     const std::lock_guard guard(session->lock);
@@ -175,6 +167,19 @@ void Sessions::drop(const std::shared_ptr<Session>& session) {
   }
   remove(*session);
   if (unserved) session->owner->pass_over(session);
+  if (!unserved || error == 0) return;
+  session->owner->statistics.failed(error);
+  const Header header{.kind = Kind::reply, .error = error};
+  (void)connection_.publish(session->reply_to, nullptr, &header, {}, false);
+}
+
+// Why no more pieces of it are waited for, or 0. With the session locked. Whatever the importer
+// says, its deadline is one, and it cannot keep for ever what is held for it.
+int Sessions::why_to_drop(const Session& session, Clock::time_point now) const {
+  const std::uint64_t bytes = session.assembling ? session.request.size() : session.sent;
+  if (now >= session.deadline) return ETIMEDOUT;
+  const bool silent = now - session.last_activity > bound_;
+  return silent || is_too_slow(now - session.travels_since, bytes, bound_) ? ECONNRESET : 0;
 }
 
 void Sessions::cancel_all() {
@@ -191,6 +196,7 @@ void Sessions::cancel_all() {
 
 void Sessions::tick(Clock::time_point now) {
   std::vector<std::shared_ptr<Session>> due;
+  std::unordered_set<ExportedName*> with_cancelled;
   {
     const std::lock_guard guard(lock_);
     for (const auto& [id, session] : all_) due.push_back(session);
@@ -199,18 +205,20 @@ void Sessions::tick(Clock::time_point now) {
     std::unique_lock guard(session->lock, std::try_to_lock);
     if (!guard) continue;  // who has it may wait for the cluster
     if (session->assembling || session->answering) {
-      const bool gone = now - session->last_activity > bound_;
+      const int error = why_to_drop(*session, now);
       guard.unlock();
-      if (gone) drop(session);
+      if (error != 0) drop(session, error);
       continue;
     }
     if (now >= session->deadline) session->timed_out = session->cancelled = true;
     if (session->cancelled && session->worker != nullptr) session->worker->interrupt();
+    if (session->cancelled && session->worker == nullptr) with_cancelled.insert(session->owner);
     if (now < session->next_alive || session->reply_to.empty()) continue;
     session->next_alive = now + bound_ / 4;
     const Header header{.kind = Kind::alive};
     (void)connection_.publish(session->reply_to, &session->own, &header, {}, false);
   }
+  for (ExportedName* const name : with_cancelled) name->withdraw_cancelled();
 }
 
 }  // namespace farcall::bridge

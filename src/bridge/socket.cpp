@@ -85,7 +85,10 @@ void Connection::read(std::chrono::milliseconds longest) noexcept {
 // By the thread of libnats that hands out what comes to the inbox. Where nobody else reads, it
 // does, until there is something to hand out: so that it need not be woken for it.
 void Connection::message(natsSubscription* subscription, Msg message) {
-  events_.inbox(std::move(message));
+  try {
+    events_.inbox(std::move(message));
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): as if it had not come
+  }
   if (reads_ != Reads::itself) return;
   {
     const std::lock_guard guard(link_lock_);

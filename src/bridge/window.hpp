@@ -46,4 +46,11 @@ class Window {
   Clock::time_point since_;
 };
 
+// Whether a transfer is only there to have something held for it: it has not even come on by a
+// piece in each bound, of all the time that it has taken. Of such crumbs no end would come.
+inline bool is_too_slow(Window::Clock::duration taken, std::uint64_t bytes,
+                        Window::Clock::duration bound) noexcept {
+  return taken > bound * (2 + bytes / kPieceBytes);
+}
+
 }  // namespace farcall::bridge

@@ -288,6 +288,8 @@ void serve_channel(int channel) {
       sleeper = id;
     } else if (text == "error") {
       ::farcall_error(id, EDOM);
+    } else if (text.starts_with("errno ")) {
+      ::farcall_error(id, std::stoi(text.substr(6)));
     } else {
       ++served->calls;
       if (text == "die") ::kill(::getpid(), SIGKILL);

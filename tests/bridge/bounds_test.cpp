@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What peers, near and far, would have a bridge do without end: wait, hold memory, say nothing.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <regex>
+#include <thread>
+
+#include "bridge/harness.hpp"
+#include "bridge/raw.hpp"
+#include "door/lingering.hpp"
+#include "farcall/message.h"
+
+namespace farcall::test {
+namespace {
+
+using door::test::lingering;
+using door::test::on_their_way_to;
+
+// One bridge with little memory, a service behind it, and a far side that says what it likes: it
+// hears all that is said in the cluster.
+class BridgeBounds : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = no_nats(); !reason.empty()) GTEST_SKIP() << reason;
+    nats_ = std::make_unique<Nats>(scratch_);
+    service_ = std::make_unique<Service>(scratch_.file("door"), name("c"));
+    const std::string file = scratch_.write("bridge.toml",
+                                            "[bridge]\nworkers = 1\nmemory_mib = 1\n"
+                                            "death_bound = 1.0\n");
+    bridge_ = start_bridge(
+        scratch_, name("s"),
+        {"--config", file, "--nats", nats_->url(), "--export",
+         "door:" + scratch_.file("door") + "=d.v1", "--export", "channel:" + name("c") + "=c.v1",
+         "--import", "far.v1=door:" + scratch_.file("far"), "--import",
+         "far.v1=channel:" + name("far"), "--import", "c.v1=channel:" + name("r")});
+    ASSERT_TRUE(eventually([] { return send_to(name("r"), "x") == "7 x"; })) << bridge_->said();
+    raw_ = std::make_unique<Raw>(nats_->port());
+    raw_->send("PING\r\n");
+    ASSERT_NE(raw_->read_until("PONG"), "") << "it hears all from now on";
+  }
+  static std::string name(const std::string& what) {
+    return "bridge-bounds-" + what + "-" + std::to_string(::getpid());
+  }
+  // Answers the next call of `far.v1`.
+  void answer_far(const std::string& header, const std::string& reply = {}) const {
+    const std::regex call("MSG far\\.v1 1 (\\S+) ");
+    std::string all;
+    std::smatch found;
+    ASSERT_TRUE(eventually([&] {
+      all += raw_->read(5);
+      return std::regex_search(all, found, call);
+    }));
+    raw_->publish(found[1].str(), reply, header, "");
+  }
+  // The session's own subject, which a call with that reply subject is told.
+  [[nodiscard]] std::string session_of(const std::string& reply) const {
+    const std::regex word("MSG " + reply + " 1 (_INBOX\\.\\S+) ");
+    std::string all;
+    std::smatch found;
+    EXPECT_TRUE(eventually([&] {
+      all += raw_->read(5);
+      return std::regex_search(all, found, word);
+    }));
+    return found.empty() ? std::string() : found[1].str();
+  }
+  // The door's server answers nobody any more: not the one who reads, and not the one worker.
+  void hang() const {
+    raw_->publish("d.v1", "hang.1", "1;k=c;s=5", "sleep");
+    raw_->publish("d.v1", "hang.2", "1;k=c;s=5", "sleep");
+    EXPECT_NE(session_of("hang\\.2"), "");
+  }
+  void expect_service() {
+    EXPECT_EQ(bridge_->wait(0), -1) << bridge_->said();
+    EXPECT_TRUE(eventually([] { return send_to(name("r"), "x", 10) == "7 x"; }));
+  }
+  // Another client of the channel is served after one has handed over what is long in closing. The
+  // bridge stands still until its own descriptor is the last.
+  void hand_over_what_lingers(const std::string& channel, const std::string& expected);
+
+  Scratch scratch_;
+  std::unique_ptr<Nats> nats_;
+  std::unique_ptr<Service> service_;
+  std::unique_ptr<Program> bridge_;
+  std::unique_ptr<Raw> raw_;
+};
+
+TEST_F(BridgeBounds, AnErrnoThatThereIsNotEndsTheCall) {
+  const auto by_channel = [] { return send_to(name("far"), "x", 60); };
+  const auto by_door = [this] { return call_door(scratch_.file("far"), "x"); };
+  for (const std::string number : {"33", "41", "134", "4000", "99999"}) {
+    const std::string expected = number == "33" ? "!EDOM" : "!EPROTO";
+    auto channel = std::async(std::launch::async, by_channel);
+    answer_far("1;k=r;e=" + number);
+    EXPECT_EQ(channel.get(), expected) << number;
+    auto door = std::async(std::launch::async, by_door);
+    answer_far("1;k=r;e=" + number);
+    EXPECT_EQ(door.get(), expected) << number;
+    EXPECT_NE(bridge_status(name("s")).find("\"last_error\":\"" + expected.substr(1)),
+              std::string::npos);
+  }
+  expect_service();
+}
+
+TEST_F(BridgeBounds, AnErrnoThatALocalServerMadeUpIsTold) {
+  EXPECT_EQ(send_to(name("r"), "errno 41"), "!EPROTO");
+  EXPECT_NE(bridge_status(name("s")).find("\"last_error\":\"errno 41\""), std::string::npos);
+  expect_service();
+}
+
+TEST_F(BridgeBounds, CallsThatWaitHaveABound) {
+  constexpr int kCalls = 20;
+  hang();
+  const std::string data(100'000, 'w');
+  for (int i = 0; i < kCalls; ++i) {
+    raw_->publish("d.v1", "full." + std::to_string(i), "1;k=c;s=100000", data);
+    (void)raw_->read(0);  // who takes too little is cut off by the server
+  }
+  // Half a MiB of the one that all names have.
+  raw_->publish("d.v1", "last", "1;k=c;s=100000", data);
+  EXPECT_NE(raw_->read_until("k=r;e=" + std::to_string(ENOBUFS)), "");
+  EXPECT_NE(bridge_status(name("s")).find("\"last_error\":\"ENOBUFS\""), std::string::npos);
+  expect_service();  // of the other name
+}
+
+TEST_F(BridgeBounds, WhatNobodyWaitsForLeavesTheQueue) {
+  hang();
+  const std::string data(400'000, 'w');
+  for (int i = 0; i < 5; ++i) {
+    raw_->publish("d.v1", "late", "1;k=c;s=400000;d=1", data);
+    EXPECT_NE(raw_->read_until("k=r;e=" + std::to_string(ETIMEDOUT)), "") << i;
+  }
+  expect_service();
+}
+
+TEST_F(BridgeBounds, AWrongPieceEndsTheCall) {
+  raw_->publish("d.v1", "wrong", "1;k=c;s=500000", "x");
+  const std::string session = session_of("wrong");
+  raw_->publish(session, "", "1;k=d;o=7", "y");
+  EXPECT_NE(raw_->read_until("k=r;e=" + std::to_string(EPROTO)), "");
+  EXPECT_NE(bridge_status(name("s")).find("\"malformed\":1"), std::string::npos);
+  // What was held for it is there for others.
+  raw_->publish("d.v1", "next", "1;k=c;s=800000", "x");
+  EXPECT_NE(session_of("next"), "");
+  expect_service();
+}
+
+TEST_F(BridgeBounds, ADeadlineHoldsBeforeARequestIsWhole) {
+  raw_->publish("d.v1", "slow", "1;k=c;s=500000;d=1", "x");
+  EXPECT_NE(raw_->read_until("k=r;e=" + std::to_string(ETIMEDOUT)), "");
+  expect_service();
+}
+
+TEST_F(BridgeBounds, WhatIsBehindACallThatIsGivenUpIsServed) {
+  raw_->publish("c.v1", "strand.1", "1;k=c;s=500000;z=1", "x");
+  raw_->publish("c.v1", "strand.2", "1;k=c;s=1;z=1;m=100", "y");
+  EXPECT_NE(raw_->read_until("MSG strand.2 "), "");
+  EXPECT_NE(raw_->read_until("t=7\r\n\r\ny"), "");
+  expect_service();
+}
+
+TEST_F(BridgeBounds, AnAnswerThatThereIsNoMemoryForIsRefused) {
+  auto channel = std::async(std::launch::async, [] { return send_to(name("far"), "x", 60); });
+  answer_far("1;k=r;s=2000000", "session.here");
+  EXPECT_EQ(channel.get(), "!ENOBUFS");
+  EXPECT_NE(raw_->read_until("k=x"), "") << "the far side is told";
+  expect_service();
+}
+
+void BridgeBounds::hand_over_what_lingers(const std::string& channel, const std::string& expected) {
+  UniqueFd socket = lingering(600);
+  const int connection = ::farcall_name_open(channel.c_str());
+  ASSERT_GT(connection, 0);
+  std::atomic<bool> known{false};
+  std::atomic<bool> stands{false};
+  auto sent = std::async(std::launch::async, [&] {
+    std::string room(std::size_t{1} << 20, '\0');
+    // Descriptors that make the client known are not to be taken for that one.
+    ::farcall_send(connection, "x", 1, room.data(), room.size());
+    known = true;
+    eventually([&] { return stands.load(); }, 60);
+    const iovec word{.iov_base = room.data(), .iov_len = 1};
+    const int number = socket.get();
+    farcall_message message{};
+    message.send = &word;
+    message.send_count = 1;
+    message.descriptors = &number;
+    message.descriptor_count = 1;
+    const int status = ::farcall_send_message(connection, &message);
+    return status < 0 ? std::string(::strerrorname_np(errno)) : std::to_string(status);
+  });
+  EXPECT_TRUE(eventually([&] { return known.load(); }));
+  bridge_->kill(SIGSTOP);
+  const int before = on_their_way_to(bridge_->pid());
+  stands = true;
+  EXPECT_TRUE(eventually([&] { return on_their_way_to(bridge_->pid()) > before; }));
+  socket.reset();
+  bridge_->kill(SIGCONT);
+  EXPECT_EQ(sent.get(), expected);
+  ::farcall_disconnect(connection);
+}
+
+TEST_F(BridgeBounds, NoClientWaitsForWhatAnotherHasHandedOver) {
+  for (int i = 0; i < 3; ++i) hand_over_what_lingers(name("r"), "EOPNOTSUPP");
+  expect_service();
+}
+
+TEST_F(BridgeBounds, TheStatusWaitsForNothingThatSomebodyHasHandedOver) {
+  for (int i = 0; i < 3; ++i) hand_over_what_lingers(name("s"), "0");
+  EXPECT_NE(bridge_status(name("s")).find("\"connected\":true"), std::string::npos);
+  expect_service();
+}
+
+}  // namespace
+}  // namespace farcall::test
