@@ -113,9 +113,11 @@ struct FdMessage {
 inline constexpr std::size_t kFdMessageBytes = 4096;
 inline constexpr std::size_t kFdMessageDescriptors = 16;
 
-// Sends one over a stream socket in one piece; the descriptors stay the sender's.
-// Throws SystemError (EPIPE and ECONNRESET when the peer is gone; never SIGPIPE).
-void send_fd_message(int socket, const FdMessage& fd_message);
+// Sends one over a stream socket in one piece; the descriptors stay the sender's. With a deadline
+// it waits no longer for room, whatever kind of socket it is. Throws SystemError: EPIPE and
+// ECONNRESET when the peer is gone, never SIGPIPE, and ETIMEDOUT after the deadline.
+void send_fd_message(int socket, const FdMessage& fd_message,
+                     Deadline deadline = Deadline::never());
 // Receives one, its descriptors close-on-exec; std::nullopt when the peer closed instead.
 // Throws SystemError: ETIMEDOUT after the deadline, EPROTO for what is none, and EINTR where a
 // signal has been caught after `since`.

@@ -208,7 +208,7 @@ std::pair<UniqueFd, UniqueFd> socket_pair() { return connected_pair(SOCK_STREAM)
 
 std::pair<UniqueFd, UniqueFd> packet_socket_pair() { return connected_pair(SOCK_SEQPACKET); }
 
-void send_fd_message(int socket, const FdMessage& fd_message) {
+void send_fd_message(int socket, const FdMessage& fd_message, Deadline deadline) {
   if (fd_message.bytes.size() > kFdMessageBytes ||
       fd_message.descriptors.size() > kFdMessageDescriptors)
     throw MisuseError("message too large");
@@ -223,11 +223,14 @@ void send_fd_message(int socket, const FdMessage& fd_message) {
   Ancillary<kFdMessageDescriptors> ancillary;
   ancillary.add(numbers);
   const msghdr& message = ancillary.message(pieces);
+  const int flags = MSG_NOSIGNAL | (deadline.is_never() ? 0 : MSG_DONTWAIT);
   ssize_t sent = 0;
-  do sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
-  while (sent < 0 && errno == EINTR);
-  if (sent < 0) throw_errno("send a message");
-  // It is far smaller than a socket's buffer; a blocking socket takes it whole.
+  while ((sent = ::sendmsg(socket, &message, flags)) < 0) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN || deadline.is_never()) throw_errno("send a message");
+    if (!wait_for(socket, POLLOUT, deadline)) throw SystemError(ETIMEDOUT, "send a message");
+  }
+  // It is far smaller than a socket's buffer; one that waits takes it whole.
   if (static_cast<std::size_t>(sent) != sizeof header + fd_message.bytes.size())
     throw SystemError(EPROTO, "message was cut short");
 }

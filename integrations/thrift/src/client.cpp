@@ -92,9 +92,10 @@ void TFarcallTransport::open() {
     }
     theirs.reset();
     auto parcel = receive_fd_message(mine.get(), deadline);
-    if (!parcel || parcel->descriptors.size() != 1) throw SystemError(ESRCH, "open");
-    connection_ = MessageConnection(
-        checked_message(farcall_adopt(parcel->descriptors.front().release()), "adopt"));
+    if (!parcel) throw SystemError(ESRCH, "open");
+    ReceivedFds came(std::move(parcel->descriptors));  // more than one may be long in closing
+    if (came.size() != 1) throw SystemError(ESRCH, "open");
+    connection_ = MessageConnection(checked_message(farcall_adopt(came[0].release()), "adopt"));
   } catch (const std::system_error& error) {
     fail(error);
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +26,39 @@ struct TFarcallServerTransport::Listening {
   MessageChannel channel;
   MessageConnection own;
 };
+
+namespace {
+
+// What came along with a message. A stranger's descriptor may be long in closing, so nobody who
+// serves closes it.
+class Descriptors {
+ public:
+  explicit Descriptors(const farcall_info& about) : about_(about) {}
+  ~Descriptors() { (void)farcall_drop_descriptors(&about_); }
+  Descriptors(const Descriptors&) = delete;
+  Descriptors& operator=(const Descriptors&) = delete;
+  // The only one; -1 where there are none, or more.
+  [[nodiscard]] int only() const noexcept {
+    return about_.descriptor_count == 1 ? about_.descriptors[0] : -1;
+  }
+
+ private:
+  farcall_info about_;
+};
+
+// Those that are no streams of this machine may be long in all that is done with them.
+void check_stream(int fd) {
+  const auto option = [fd](int name) {
+    int value = 0;
+    socklen_t size = sizeof value;
+    checked_message(::getsockopt(fd, SOL_SOCKET, name, &value, &size), "a client's socket");
+    return value;
+  };
+  if (option(SO_DOMAIN) != AF_UNIX || option(SO_TYPE) != SOCK_STREAM)
+    throw SystemError(EPROTO, "a client's socket");
+}
+
+}  // namespace
 
 // The server's end of one client.
 class TFarcallServerTransport::Accepted final : public MessageTransport {
@@ -78,7 +112,7 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
         break;
       }
       message_ = ReceivedMessage(id, info);
-      for (unsigned i = 0; i < info.descriptor_count; ++i) UniqueFd(info.descriptors[i]).reset();
+      (void)farcall_drop_descriptors(&info);
       if (message_.is_pulse()) {
         if (told(info)) continue;
         break;
@@ -257,12 +291,10 @@ std::shared_ptr<TTransport> TFarcallServerTransport::acceptImpl() {
     try {
       message = now->channel.receive(std::as_writable_bytes(std::span(&hello, 1)));
     } catch (const std::system_error& error) {
-      if (error.code().value() == EINTR) continue;
+      if (error.code().value() != EBADF) continue;  // others than that client can be accepted
       throw TTransportException(TTransportException::UNKNOWN, name_, error.code().value());
     }
-    std::vector<UniqueFd> descriptors;
-    for (unsigned i = 0; i < message.info().descriptor_count; ++i)
-      descriptors.emplace_back(message.info().descriptors[i]);
+    const Descriptors came(message.info());
     if (message.is_pulse() && message.info().code == kInterrupt)
       throw TTransportException(TTransportException::INTERRUPTED, name_);
     try {
@@ -272,18 +304,20 @@ std::shared_ptr<TTransport> TFarcallServerTransport::acceptImpl() {
         message.reply({}, kWhole);
         continue;
       }
-      if (!message || hello != kHello || descriptors.size() != 1) continue;
+      if (!message || hello != kHello || came.only() < 0) continue;
+      check_stream(came.only());
       auto accepted = std::make_shared<Accepted>(timeout_, message.info());
       const MessageConnection connection = accepted->connect();
       FdMessage parcel;
       parcel.descriptors.push_back(UniqueFd(::fcntl(connection.descriptor(), F_DUPFD_CLOEXEC, 3)));
-      send_fd_message(descriptors.front().get(), parcel);
+      // A client that means well has one with room; others are not waited for.
+      send_fd_message(came.only(), parcel, Deadline::now());
       message.reply();
       const std::lock_guard guard(lock_);
       std::erase_if(children_, [](const auto& child) { return child.expired(); });
       children_.push_back(accepted);
       return accepted;
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       // This client has gone, or there is no room for it: it is told by the end of its message.
       continue;
     }

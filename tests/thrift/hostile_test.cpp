@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clients that hand over what a server would wait for, and what there is no memory for. The next
+// client is accepted all the same.
+#include <signal.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "door/lingering.hpp"
+#include "farcall/socket.hpp"
+#include "protocol.hpp"
+#include "thrift/server.hpp"
+
+namespace {
+
+std::atomic<std::size_t> refused_bytes{0};  // so many at a time there are not; 0: there are
+
+void* allocate(std::size_t bytes) {
+  void* const memory = bytes != 0 && bytes == refused_bytes ? nullptr : std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return allocate(bytes); }
+void* operator new[](std::size_t bytes) { return allocate(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace farcall::thrift::test {
+namespace {
+
+using door::test::Child;
+using door::test::Event;
+using door::test::lingering;
+using door::test::on_their_way_to;
+using door::test::Shared;
+using door::test::stop_process;
+
+// Accepts clients in a process of its own, on one thread.
+class Acceptor {
+ public:
+  explicit Acceptor(std::size_t without_bytes = 0)
+      : child_([this, without_bytes] {
+          TFarcallServerTransport server(name);
+          server.listen();
+          refused_bytes = without_bytes;
+          ready_->happens();
+          for (std::vector<std::shared_ptr<TTransport>> all;;) all.push_back(server.accept());
+        }) {
+    EXPECT_TRUE(ready_->wait());
+  }
+  [[nodiscard]] pid_t pid() const { return child_.pid(); }
+  void expect_service() const {
+    TFarcallTransport client(name);
+    client.setTimeout(kPatience);
+    EXPECT_NO_THROW(client.open());
+    EXPECT_TRUE(client.isOpen());
+  }
+
+  const std::string name = unique_name();
+
+ private:
+  const Shared<Event> ready_;
+  Child child_;
+};
+
+// The errno that the message is answered with, or 0.
+int hand_over(const MessageConnection& to, std::uint32_t word, int descriptor) {
+  try {
+    set_message_timeout(kPatience);
+    (void)to.send(std::as_bytes(std::span(&word, 1)), {}, std::span(&descriptor, 1));
+    return 0;
+  } catch (const std::system_error& error) {
+    return error.code().value();
+  }
+}
+
+TEST(ThriftHostile, AFullSocketHoldsNobodyUp) {
+  const Acceptor server;
+  const auto [mine, theirs] = socket_pair();
+  const std::vector<char> bytes(4096);
+  while (::send(theirs.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+  }
+  while (::send(theirs.get(), bytes.data(), 1, MSG_DONTWAIT) > 0) {
+  }
+  EXPECT_EQ(hand_over(MessageConnection(server.name), kHello, theirs.get()), ECANCELED);
+  server.expect_service();
+}
+
+TEST(ThriftHostile, WhatIsNoStreamIsRefused) {
+  const Acceptor server;
+  const UniqueFd tcp = lingering(0);
+  const auto [mine, theirs] = packet_socket_pair();
+  for (const int fd : {tcp.get(), theirs.get(), STDIN_FILENO})
+    EXPECT_EQ(hand_over(MessageConnection(server.name), kHello, fd), ECANCELED);
+  server.expect_service();
+}
+
+// The server stands still until its own descriptor is the last.
+TEST(ThriftHostile, ASocketThatLingersHoldsNobodyUp) {
+  const Acceptor server;
+  for (const std::uint32_t word : {kHello, kFar, 7U}) {
+    UniqueFd socket = lingering(600);
+    const MessageConnection connection(server.name);
+    Event known;
+    Event stands;
+    std::thread client([&] {
+      // Descriptors that make the client known are not to be taken for that one.
+      (void)connection.send(std::as_bytes(std::span(&kFar, 1)));
+      known.happens();
+      EXPECT_TRUE(stands.wait());
+      EXPECT_EQ(hand_over(connection, word, socket.get()), word == kFar ? 0 : ECANCELED);
+    });
+    EXPECT_TRUE(known.wait());
+    EXPECT_TRUE(stop_process(server.pid()));
+    const int before = on_their_way_to(server.pid());
+    stands.happens();
+    EXPECT_TRUE(eventually([&] { return on_their_way_to(server.pid()) > before; }));
+    socket.reset();
+    ::kill(server.pid(), SIGCONT);
+    client.join();
+    server.expect_service();
+  }
+}
+
+TEST(ThriftHostile, ACallThatThereIsNoMemoryForEndsNoServer) {
+  constexpr std::size_t kBytes = 1'234'567;
+  const Acceptor server(kBytes);
+  std::vector<std::byte> call(sizeof kFar + kBytes);
+  std::memcpy(call.data(), &kFar, sizeof kFar);
+  set_message_timeout(kPatience);
+  EXPECT_THROW((void)MessageConnection(server.name).send(call), std::system_error);
+  server.expect_service();
+}
+
+}  // namespace
+}  // namespace farcall::thrift::test
