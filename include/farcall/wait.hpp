@@ -69,13 +69,14 @@ std::string_view to_string(Outcome outcome) noexcept;
 // ECONNABORTED.
 int to_errno(Outcome outcome) noexcept;
 
-// A moment on CLOCK_MONOTONIC, in nanoseconds; "never" waits for ever, "now" does not wait.
+// A moment on CLOCK_MONOTONIC, in nanoseconds; "never" waits for ever, "now" does not wait. One
+// before the machine's start, which the clock has no numbers for, is one that has passed.
 class Deadline {
  public:
   static constexpr Deadline never() noexcept { return Deadline(kNever); }
   static constexpr Deadline now() noexcept { return Deadline(0); }
   static Deadline after(std::chrono::nanoseconds duration) noexcept;
-  constexpr explicit Deadline(std::int64_t at) noexcept : at_(at) {}
+  constexpr explicit Deadline(std::int64_t at) noexcept : at_(at < 0 ? kPassed : at) {}
 
   // NOLINTNEXTLINE(modernize-use-nullptr): the 0 is the compiler's
   constexpr auto operator<=>(const Deadline&) const noexcept = default;
@@ -92,6 +93,7 @@ class Deadline {
     return {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
   }
   static constexpr std::int64_t kNever = INT64_MAX;
+  static constexpr std::int64_t kPassed = 1;  // 0 is now()
   std::int64_t at_;
 };
 

@@ -6,12 +6,15 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "farcall/socket.hpp"
@@ -308,6 +311,64 @@ TEST(Waiter, PollDescriptorTellsOfThePeersDeath) {
   EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::now(), ready), Outcome::peer_gone);
 }
 
+// As many as no honest peer leaves there, so that what is left tells that there is a bound.
+TEST(Waiter, DoesNotDrainAPeerThatRingsWithoutEnd) {
+  Shared shared;
+  const std::string rings(60'000, '\0');
+  ASSERT_EQ(::send(shared.lifeline.second.get(), rings.data(), rings.size(), MSG_DONTWAIT),
+            static_cast<ssize_t>(rings.size()));
+  Waiter waiter(shared.lifeline.first.get());
+  waiter.finish_poll(shared.mine);
+  int left = 0;
+  ASSERT_EQ(::ioctl(shared.lifeline.first.get(), FIONREAD, &left), 0);
+  EXPECT_GT(left, 50'000) << "who reads until nothing is left reads as long as the peer sends";
+  EXPECT_LT(left, 60'000);
+}
+
+// All the doorbells that a socket holds are gone after one look, so that they wake nobody again.
+TEST(Waiter, TakesAllDoorbellsThatFitTheSocket) {
+  Shared shared;
+  const char ring = 0;
+  while (::send(shared.lifeline.second.get(), &ring, 1, MSG_DONTWAIT) == 1) continue;
+  Waiter waiter(shared.lifeline.first.get());
+  waiter.finish_poll(shared.mine);
+  pollfd entry{.fd = waiter.poll_descriptor(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+}
+
+// The descriptor is readable all the time; who waits looks at the clock all the same.
+TEST_P(WaitIn, APeerThatRingsWithoutEndDoesNotPutOffTheDeadline) {
+  Shared shared;
+  ASSERT_EQ(::send(shared.lifeline.second.get(), "", 1, 0), 1);
+  struct Patience {
+    std::int64_t until = monotonic_ns() + std::chrono::nanoseconds(10s).count();
+    std::atomic<bool> over{false};
+  } patience;
+  // What it takes is there again at once.
+  const auto take_nothing = [](void* context, int) noexcept {
+    auto& of = *static_cast<Patience*>(context);
+    if (monotonic_ns() > of.until) of.over = true;
+  };
+  Waiter waiter(shared.lifeline.first.get(), GetParam(), {take_nothing, &patience});
+  // Long enough for the sleeper to move to the descriptor.
+  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(60ms),
+                        [&] { return patience.over.load(); }),
+            Outcome::timed_out);
+  EXPECT_EQ(shared.mine.parked.load(), WaitState::kAwake);
+}
+
+TEST_P(WaitIn, AMomentBeforeTheMachinesStartHasPassed) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  for (const std::int64_t at : {std::int64_t{-1}, -monotonic_ns(), INT64_MIN}) {
+    // Each look is a round of who does not find its end.
+    int looks = 0;
+    EXPECT_EQ(
+        waiter.wait(shared.mine, shared.peers, Deadline(at), [&] { return ++looks == 1'000'000; }),
+        Outcome::timed_out);
+  }
+}
+
 TEST(Waiter, SurvivesNonsenseInThePeersSide) {
   Shared shared;
   Waiter waiter(shared.lifeline.first.get());
@@ -334,6 +395,16 @@ TEST(Outcomes, HaveNamesAndErrnos) {
 TEST(Deadline, NeverOverflows) {
   EXPECT_TRUE(Deadline::after(std::chrono::nanoseconds::max()).is_never());
   EXPECT_TRUE(Deadline::after(-1s).is_now());
+}
+
+TEST(Deadline, HasAMomentThatTheKernelTakes) {
+  for (const std::int64_t at : {std::int64_t{-1}, INT64_MIN}) {
+    EXPECT_GE(Deadline(at).moment().tv_sec, 0);
+    EXPECT_GE(Deadline(at).moment().tv_nsec, 0);
+    EXPECT_FALSE(Deadline(at).is_now()) << "that would not be a deadline that has passed";
+    EXPECT_LT(Deadline(at), Deadline(monotonic_ns()));
+    EXPECT_EQ(Deadline(at).left().tv_nsec, 0);
+  }
 }
 
 }  // namespace
