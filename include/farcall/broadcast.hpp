@@ -94,7 +94,9 @@ class Subscriber {
     WaitMode wait = WaitMode::adaptive;
   };
 
-  // Throws SystemError: ECONNREFUSED if nobody publishes it by the deadline, EPERM if another user
+  // The publisher's process answers, which takes it a moment: hardly ever is that there by
+  // Deadline::now(). Throws SystemError: ECONNREFUSED if nobody publishes it by the deadline,
+  // ETIMEDOUT if somebody does and has not answered (it may be stopped), EPERM if another user
   // does, EUSERS if there are too many readers, EPROTO for what is no publisher, EINTR where a
   // signal has been caught after `since`.
   static Subscriber open(std::string_view name, const Options& options, Deadline deadline,

@@ -116,7 +116,7 @@ Outcome SubscriberState::read(std::span<std::byte> into, std::size_t& size, std:
 
 namespace {
 
-// It comes with the connection; a publisher that is alive and well takes no longer.
+// For who names no deadline. A publisher that is alive and well takes no longer.
 constexpr auto kPatience = std::chrono::seconds(5);
 
 // What comes along stays in `descriptors` until it has turned out to be memory: the last close of
@@ -176,8 +176,7 @@ Subscriber Subscriber::adopt(UniqueFd&& invitation, const Options& options) {
 Subscriber Subscriber::open(std::string_view name, const Options& options, Deadline deadline,
                             std::optional<SignalCount> since) {
   UniqueFd socket = connect_named(name, deadline, since);
-  const Deadline patience = Deadline::after(broadcast::kPatience);
-  auto state = broadcast::make_state(socket.get(), options, std::max(deadline, patience), since);
+  auto state = broadcast::make_state(socket.get(), options, deadline, since);
   state->adopt(process::PrivateFd(std::move(socket)), name);
   state->tell();
   return Subscriber(std::move(state));

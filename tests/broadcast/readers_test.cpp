@@ -2,6 +2,7 @@
 //
 // How readers come and go.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -263,6 +264,23 @@ TEST(BroadcastReaders, AreNoneWhereTheWelcomeMakesNoSense) {
               all.back() = SharedMemory::create(2 * page_size()).release();
             }),
             EPROTO);
+}
+
+// A publisher that is stopped has connections made to it, and says nothing.
+TEST(BroadcastReaders, DoNotWaitLongerForAnAnswerThanTheyWant) {
+  constexpr int kVeryLongMs = 4000;  // for who does not wait at all
+  for (const Deadline deadline : {Deadline::now(), Deadline(1), Deadline::after(1ms)}) {
+    const std::string name = unique_name();
+    const NamedListener publisher(name);
+    int error = 0;
+    std::thread reader([&] { error = error_of([&] { Subscriber::open(name, {}, deadline); }); });
+    const UniqueFd asked = NamedListener::accept(publisher.fd(), soon());
+    pollfd gone{.fd = asked.get(), .events = POLLRDHUP, .revents = 0};
+    EXPECT_EQ(::poll(&gone, 1, kVeryLongMs), 1) << "it still waits";
+    ::shutdown(asked.get(), SHUT_RDWR);
+    reader.join();
+    EXPECT_EQ(error, ETIMEDOUT);
+  }
 }
 
 // Who has gone before the publisher comes to it does not count.
