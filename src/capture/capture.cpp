@@ -2,7 +2,6 @@
 #include "capture/capture.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "capture/watched_process.hpp"
 #include "farcall/error.hpp"
 #include "observe/lease.hpp"
+#include "watch/output_file.hpp"
 
 namespace farcall::capture {
 namespace {
@@ -53,16 +53,7 @@ UniqueFd open_file(const std::string& name) {
     if (!own) throw_errno("duplicate standard output");
     return own;
   }
-  // What processes tell each other is nobody else's business.
-  UniqueFd file(::open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0) throw_errno("open " + name);
-  if (S_ISREG(status.st_mode)) {
-    // One of somebody else, who lets us write there, is read by whom he lets.
-    if (::fchmod(file.get(), 0600) != 0 && errno != EPERM) throw_errno("protect " + name);
-    if (::ftruncate(file.get(), 0) != 0) throw_errno("empty " + name);
-  }
-  return file;
+  return watch::open_private(name);
 }
 
 // One that cannot be watched is told of at the beginning.

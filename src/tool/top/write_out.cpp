@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <thread>
 
 #include "farcall/error.hpp"
@@ -18,6 +17,7 @@
 #include "tool/say.hpp"
 #include "tool/top/table.hpp"
 #include "tool/top/top.hpp"
+#include "watch/output_file.hpp"
 
 namespace farcall::tool::top {
 namespace {
@@ -52,19 +52,14 @@ UniqueFd open_beside(const std::string& beside, mode_t mode) {
 // one that the collector reads (*.prom). It has the same name each time, so no more than one is
 // left by who is killed, and goes with the next.
 void write_atomically(const std::string& name, const std::string& text) {
+  const std::string path = watch::followed(name);
   struct stat status {};
-  // Where a link of somebody else leads to is not for us to write.
-  if (::lstat(name.c_str(), &status) == 0 && S_ISLNK(status.st_mode) && status.st_uid != 0 &&
-      status.st_uid != ::geteuid())
-    throw SystemError(EPERM, "follow " + name + ", which is another user's link");
-  const bool exists = ::stat(name.c_str(), &status) == 0;
+  const bool exists = ::stat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode)) {
     const UniqueFd file(::open(name.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
     if (!file) throw_errno("open " + name);
     return write_all(file.get(), text);
   }
-  // Where it is a link, what it leads to.
-  const std::string path = exists ? std::filesystem::canonical(name).string() : name;
   const std::string beside = path + ".new";
   const mode_t masked = ::umask(0);
   ::umask(masked);
