@@ -91,7 +91,7 @@ class Capture {
   Summary run() {
     look();
     file_.flush();
-    if (!options_.command.empty()) command_.emplace(options_.command);
+    if (!options_.command.empty()) command_.emplace(options_.command, options_.before_command);
     while (!stop_.load(std::memory_order_relaxed) && !is_enough() && !all_ended_ &&
            !(command_ && command_->has_ended())) {
       const bool some = read();

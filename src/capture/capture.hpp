@@ -21,6 +21,7 @@ struct Options {
   // For the shell; what it starts is captured from the beginning, alone unless there are `pids`,
   // and the capture ends with it. Empty: nothing is started.
   std::string command;
+  void (*before_command)() noexcept = nullptr;  // runs in the command's process, if not null
 };
 
 struct Summary {

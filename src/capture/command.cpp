@@ -2,10 +2,10 @@
 #include "capture/command.hpp"
 
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <vector>
@@ -37,7 +37,7 @@ std::vector<std::string> environment(const std::string& mark) {
 
 }  // namespace
 
-Command::Command(const std::string& command) : mark_(mark()) {
+Command::Command(const std::string& command, void (*before)() noexcept) : mark_(mark()) {
   std::vector<std::string> variables = environment(mark_);
   std::vector<char*> pointers;
   for (std::string& variable : variables) pointers.push_back(variable.data());
@@ -46,18 +46,15 @@ Command::Command(const std::string& command) : mark_(mark()) {
   std::string option = "-c";
   std::string text = command;
   char* const arguments[] = {shell.data(), option.data(), text.data(), nullptr};
-  // This command ignores it, for itself alone.
-  posix_spawnattr_t attributes;
-  sigset_t usual;
-  ::sigemptyset(&usual);
-  ::sigaddset(&usual, SIGPIPE);
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawnattr_setsigdefault(&attributes, &usual);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
-  const int error =
-      ::posix_spawn(&pid_, "/bin/sh", nullptr, &attributes, arguments, pointers.data());
-  ::posix_spawnattr_destroy(&attributes);
-  if (error != 0) throw SystemError(error, "start /bin/sh");
+  // By fork, for posix_spawn(3) makes no signal one that is ignored.
+  pid_ = ::fork();
+  if (pid_ < 0) throw_errno("start /bin/sh");
+  if (pid_ != 0) return;
+  ::signal(SIGPIPE, SIG_DFL);  // this command ignores it, for itself alone
+  if (before != nullptr) before();
+  ::execve("/bin/sh", arguments, pointers.data());
+  constexpr int kNotExecuted = 127;  // as a shell says it
+  ::_exit(kNotExecuted);
 }
 
 bool Command::has_started(pid_t pid) const {
@@ -68,8 +65,10 @@ bool Command::has_started(pid_t pid) const {
 }
 
 bool Command::has_ended() {
-  ended_ = ended_ || ::waitpid(pid_, &status_, WNOHANG) == pid_;
-  return ended_;
+  if (ended_) return true;
+  const pid_t found = ::waitpid(pid_, &status_, WNOHANG);
+  // Where somebody else has been told how it ended, it has all the same.
+  return ended_ = found == pid_ || (found < 0 && errno == ECHILD);
 }
 
 }  // namespace farcall::capture

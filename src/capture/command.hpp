@@ -11,8 +11,9 @@ namespace farcall::capture {
 
 class Command {
  public:
-  // Starts it. It goes on when this goes.
-  explicit Command(const std::string& command);
+  // Starts it. It goes on when this goes. `before`, if there is one, runs in the child before it
+  // becomes the shell.
+  Command(const std::string& command, void (*before)() noexcept);
 
   bool has_ended();
   // Whether it has started that process, or one that has started it: by the environment.

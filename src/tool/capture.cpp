@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "tool/child_signal.hpp"
 #include "tool/command.hpp"
 #include "tool/say.hpp"
 
@@ -72,8 +73,9 @@ void tell_programs(const capture::Summary& summary, const std::string& file) {
   say("{}\n", text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-int run_capture(const capture::Options& options, bool as_json) {
+int run_capture(capture::Options& options, bool as_json) {
   stop_at_signals();
+  options.before_command = restore_child_signal;
   try {
     const capture::Summary summary = capture::capture(options, stop);
     const auto how = as_json ? &tell_programs : &tell;

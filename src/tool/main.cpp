@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The farcall command.
+#include "tool/child_signal.hpp"
 #include "tool/command.hpp"
 
 int main(int argc, char** argv) {
   using namespace farcall::tool;
+  expect_children();
   CommandLine line("farcall", "farcall " FARCALL_VERSION,
                    "farcall: calls and streams between processes at the price of a cache miss");
   const Command root = line.root();

@@ -227,6 +227,22 @@ TEST_F(Capture, EmptiesAFileOnlyForACaptureAndKeepsItFromOthers) {
   EXPECT_EQ(status.st_mode & 0777U, 0600U);
 }
 
+TEST_F(Capture, LeavesTheFilesOfOtherUsersAlone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be another user";
+  std::ofstream(file()) << "what was there";
+  ASSERT_EQ(::chown(file().c_str(), 65533, 65533), 0);
+  const Finished finished = run_farcall({"capture", "-w", file(), "-x", "true"});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.err.find("another user"), std::string::npos) << finished.err;
+  EXPECT_EQ(size_of(file()), 14U);
+}
+
+TEST_F(Capture, EndsWithItsCommandWhereItsCallerIgnoresTheEndsOfChildren) {
+  const Finished finished =
+      run_ignoring_children({"capture", "-w", file(), "-x", "sleep 0.1; exit 7"});
+  EXPECT_EQ(finished.code, 7) << finished.err;
+}
+
 TEST_F(Capture, GoesOnWhereNobodyHearsWhatItSays) {
   const std::string capture = std::string(FARCALL_COMMAND) + " capture -w " + file();
   EXPECT_EQ(WEXITSTATUS(std::system((capture + " -x 'exit 7' 2>&-").c_str())), 7);

@@ -205,6 +205,12 @@ TEST(DoctorProgram, IsToldHowItEnded) {
   EXPECT_EQ(signal.at("severity"), "warning");
 }
 
+TEST(DoctorProgram, IsToldHowItEndedWhereItsCallerIgnoresTheEndsOfChildren) {
+  const Finished finished = run_ignoring_children({"doctor", "--json", "--", "sh", "-c", "exit 3"});
+  EXPECT_NE(finished.out.find("It ended with status 3."), std::string::npos)
+      << finished.out << finished.err;
+}
+
 TEST(DoctorProgram, ThatIsNotThereIsAFailure) {
   const Finished finished = run_farcall({"doctor", "--", "no-such-program"});
   EXPECT_EQ(finished.code, 1);

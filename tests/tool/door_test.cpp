@@ -28,10 +28,11 @@ namespace {
 // A command behind a door for the time of a test.
 class Served {
  public:
-  explicit Served(std::vector<std::string> command) : path_(directory_.file("door")) {
+  explicit Served(std::vector<std::string> command, void (*prepare)() = nullptr)
+      : path_(directory_.file("door")) {
     std::vector<std::string> words{"door", "serve", path_, "--"};
     words.insert(words.end(), command.begin(), command.end());
-    server_.emplace(words);
+    server_.emplace(words, prepare);
   }
   Finished call(const std::string& data) const {
     return run_farcall({"door", "call", "--wait", "20", path_, data});
@@ -94,6 +95,13 @@ TEST(DoorCommand, ACommandThatIsKilledIsReported) {
   const Finished finished = served.call("");
   EXPECT_EQ(finished.code, 1);
   EXPECT_NE(finished.err.find("signal 9"), std::string::npos) << finished.err;
+}
+
+TEST(DoorCommand, CommandsAreWaitedForWhereTheCallerIgnoresTheEndsOfChildren) {
+  const Served served({"sh", "-c", "cat; exit 3"}, [] { ::signal(SIGCHLD, SIG_IGN); });
+  const Finished finished = served.call("half");
+  EXPECT_EQ(finished.out, "half");
+  EXPECT_EQ(finished.err, "farcall: " + served.path() + ": the command exited with 3\n");
 }
 
 TEST(DoorCommand, TheCommandKnowsWhoCalls) {

@@ -42,7 +42,7 @@ bool within_seconds(int seconds, Condition condition) {
 
 }  // namespace
 
-Command::Command(const std::vector<std::string>& arguments)
+Command::Command(const std::vector<std::string>& arguments, void (*prepare)())
     : out_(memory_file()), err_(memory_file()) {
   std::vector<char*> words{const_cast<char*>(FARCALL_COMMAND)};
   for (const std::string& argument : arguments)
@@ -54,6 +54,7 @@ Command::Command(const std::vector<std::string>& arguments)
     ::setpgid(0, 0);
     ::dup2(out_, STDOUT_FILENO);
     ::dup2(err_, STDERR_FILENO);
+    if (prepare != nullptr) prepare();
     ::execv(FARCALL_COMMAND, words.data());
     ::_exit(127);
   }
@@ -92,6 +93,10 @@ bool Command::has_children() const {
     pid_t child = 0;
     return static_cast<bool>(children >> child);
   });
+}
+
+Finished run_ignoring_children(const std::vector<std::string>& arguments) {
+  return Command(arguments, [] { ::signal(SIGCHLD, SIG_IGN); }).wait();
 }
 
 std::string output_of(const std::string& shell_command) {

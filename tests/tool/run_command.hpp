@@ -19,7 +19,8 @@ struct Finished {
 // The command with these arguments, in a process group of its own.
 class Command {
  public:
-  explicit Command(const std::vector<std::string>& arguments);
+  // `prepare`, if there is one, runs in the new process before it becomes the command.
+  explicit Command(const std::vector<std::string>& arguments, void (*prepare)() = nullptr);
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
   ~Command();
@@ -42,6 +43,9 @@ class Command {
 inline Finished run_farcall(const std::vector<std::string>& arguments) {
   return Command(arguments).wait();
 }
+
+// The same with SIGCHLD ignored, as careless callers leave it.
+Finished run_ignoring_children(const std::vector<std::string>& arguments);
 
 // What a command of the shell prints.
 std::string output_of(const std::string& shell_command);

@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // farcall run, as it is used from a shell.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
+#include "preload/stats.hpp"
 #include "tool/run_command.hpp"
 
 namespace farcall::test {
@@ -167,6 +173,68 @@ TEST(RunCommand, ReportsAlsoWhenTheProgramIsKilled) {
   const Finished finished = run_farcall({"run", "--stats", "--", "sh", "-c", "kill -9 $$"});
   EXPECT_EQ(finished.code, 128 + SIGKILL);
   EXPECT_NE(finished.err.find("used no local connection"), std::string::npos);
+}
+
+TEST(RunCommand, ReportsAlsoWhereItsCallerIgnoresTheEndsOfChildren) {
+  const Finished finished = run_ignoring_children({"run", "--stats", "--", "sh", "-c", "exit 5"});
+  EXPECT_EQ(finished.code, 5);
+  EXPECT_EQ(finished.err, "farcall: sh used no local connection\n");
+}
+
+// What the program does with them is between it and its caller.
+TEST(RunCommand, LeavesItToTheProgramWhetherTheEndsOfChildrenAreIgnored) {
+  const auto is_ignored = [](const Finished& finished) {
+    const std::size_t at = finished.out.find("SigIgn:");
+    EXPECT_NE(at, std::string::npos) << finished.out << finished.err;
+    if (at == std::string::npos) return false;
+    const auto ignored = std::stoull(finished.out.substr(at + std::strlen("SigIgn:")), nullptr, 16);
+    return (ignored >> (SIGCHLD - 1) & 1) != 0;
+  };
+  for (const bool counted : {false, true}) {
+    std::vector<std::string> words{"run"};
+    if (counted) words.emplace_back("--stats");
+    for (const char* word : {"--", "cat", "/proc/self/status"}) words.emplace_back(word);
+    EXPECT_TRUE(is_ignored(run_ignoring_children(words))) << counted;
+    EXPECT_FALSE(is_ignored(run_farcall(words))) << counted;
+  }
+}
+
+// The program may write there whatever it likes.
+TEST(RunCommand, BelievesNoLengthInWhatTheProgramCounts) {
+  using preload::StatsPage;
+  using preload::UnixName;
+  constexpr std::size_t kSlot = offsetof(StatsPage, slots);
+  constexpr std::size_t kName = kSlot + offsetof(StatsPage::Slot, name);
+  std::string script;
+  const auto write = [&](std::size_t at, unsigned byte) {
+    script += fmt::format("printf '\\{:03o}' | dd of=$FARCALL_STATS bs=1 seek={} conv=notrunc; ",
+                          byte, at);
+  };
+  for (std::size_t i = 0; i < UnixName::kMost; ++i)
+    if (i % 50 == 0) write(kName + i, 'x');
+  // Behind the name: what must not be read.
+  write(kSlot + offsetof(StatsPage::Slot, counters) + sizeof(preload::Counters) - 1, 'Z');
+  write(kName + offsetof(UnixName, size), 255);
+  write(kSlot + offsetof(StatsPage::Slot, protocol),
+        static_cast<unsigned>(preload::Protocol::unix_stream));
+  write(kSlot + offsetof(StatsPage::Slot, state), StatsPage::Slot::kUsed);
+  const Finished finished = run_farcall({"run", "--stats", "--", "sh", "-c", script + "exit 0"});
+  EXPECT_EQ(finished.code, 0);
+  const std::size_t at = finished.err.find("\nunix ");
+  ASSERT_NE(at, std::string::npos) << finished.err;
+  const std::string name = finished.err.substr(at + 6, finished.err.find(": ", at) - at - 6);
+  EXPECT_LE(name.size(), 4 * UnixName::kMost) << name;
+}
+
+TEST(RunCommand, RefusesAPipeAtOnce) {
+  const ScratchDirectory directory;
+  const std::string pipe = directory.file("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0755), 0);
+  for (const char* option : {"--explain", "--stats"}) {
+    const Finished finished = run_farcall({"run", option, "--", pipe});
+    EXPECT_EQ(finished.code, 1);
+    EXPECT_NE(finished.err.find("no regular file"), std::string::npos) << finished.err;
+  }
 }
 
 TEST(RunCommand, HandsSignalsOnToTheProgramThatItReportsOf) {

@@ -75,7 +75,8 @@ void copy_to_reply(int fd, DoorReply& reply) {
   }
 }
 
-// What a command is started with: these files, no blocked signals, and the caller's identity.
+// What a command is started with: these files, no blocked signals, SIGCHLD not ignored (whatever
+// who started the server did with it), and the caller's identity.
 class Spawning {
  public:
   Spawning(int in, int out, const DoorCaller& caller)

@@ -15,6 +15,7 @@
 #include "compare/library.hpp"
 #include "farcall/error.hpp"
 #include "preload/settings.hpp"
+#include "tool/child_signal.hpp"
 #include "tool/exit_code.hpp"
 #include "tool/run/program.hpp"
 #include "tool/run/statistics.hpp"
@@ -56,6 +57,7 @@ std::optional<preload::Settings> apply(const Request& request) {
   arguments.reserve(command.size() + 1);
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
+  restore_child_signal();
   ::execv(program.path.c_str(), arguments.data());
   throw_errno("run " + program.path);
 }

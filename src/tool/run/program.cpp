@@ -56,10 +56,14 @@ std::string find_in_path(const std::string& name) {
 // A file, mapped to be read. Nothing of it is believed: every offset is checked.
 class File {
  public:
-  explicit File(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  explicit File(const std::string& path) {
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0) throw_errno("run " + path);
-    if (!S_ISREG(status.st_mode)) throw SystemError(EACCES, "run " + path + " (no regular file)");
+    check_regular(status, path);
+    // Not to wait for anybody, should it be another one by now: a pipe, say.
+    fd_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    if (fd_ && ::fstat(fd_.get(), &status) != 0) throw_errno("run " + path);
+    check_regular(status, path);
     if (::access(path.c_str(), X_OK) != 0) throw_errno("run " + path);
     mode_ = status.st_mode;
     owner_ = status.st_uid;
@@ -99,6 +103,10 @@ class File {
   }
 
  private:
+  static void check_regular(const struct stat& status, const std::string& path) {
+    if (!S_ISREG(status.st_mode)) throw SystemError(EACCES, "run " + path + " (no regular file)");
+  }
+
   UniqueFd fd_;
   Mapping memory_;
   mode_t mode_ = 0;

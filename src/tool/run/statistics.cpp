@@ -29,10 +29,12 @@ std::string to_text(const preload::Endpoint& endpoint) {
   return fmt::format("[{}]:{}", text, endpoint.port);
 }
 
-std::string to_text(const preload::UnixName& name) {
+// A copy: the program may write whatever it likes there, and at any time.
+std::string to_text(preload::UnixName name) {
   if (name.size == 0) return "(a pair)";
   std::string text;
-  for (std::size_t i = 0; i < name.size; ++i) {
+  const std::size_t size = std::min<std::size_t>(name.size, name.bytes.size());
+  for (std::size_t i = 0; i < size; ++i) {
     const char byte = name.bytes[i];
     if (byte > ' ' && byte <= '~' && byte != '\\')
       text += byte;
