@@ -93,6 +93,16 @@ TEST(ChannelCommand, SaysWhatWentWrong) {
   EXPECT_NE(late.err.find("ETIMEDOUT"), std::string::npos) << late.err;
 }
 
+TEST(ChannelCommand, WaitsForAnyNumberOfSeconds) {
+  const Server server;
+  for (const char* seconds : {"1e300", "9223372036.9", "nan"}) {
+    const Finished sent =
+        run_farcall({"channel", "send", "--timeout", seconds, server.name(), "hello"});
+    EXPECT_EQ(sent.code, 0) << seconds << ": " << sent.err;
+    EXPECT_EQ(sent.out, "hello!");
+  }
+}
+
 TEST(ChannelCommand, SendsOneWayAndPulses) {
   const Server server;
   EXPECT_EQ(run_farcall({"channel", "send", "--one-way", server.name(), "x"}).code, 0);

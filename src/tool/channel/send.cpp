@@ -31,6 +31,13 @@ std::string standard_input() {
   }
 }
 
+// May be more than there are nanoseconds to count.
+std::chrono::nanoseconds duration_of(double seconds) {
+  constexpr std::chrono::seconds kMost = std::chrono::hours(24 * 365 * 100);
+  if (!(seconds < static_cast<double>(kMost.count()))) return kMost;
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
+}
+
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
@@ -38,8 +45,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 }  // namespace
 
 int send(const Send& send) {
-  const auto timeout =
-      std::chrono::nanoseconds(static_cast<std::int64_t>(send.timeout_s * 1'000'000'000));
+  const std::chrono::nanoseconds timeout = duration_of(send.timeout_s);
   try {
     set_message_timeout(timeout);
     const MessageConnection connection(send.name);
