@@ -92,6 +92,7 @@ void farcall_server_close(farcall_server* server) {
 
 int farcall_reply_write(farcall_reply* reply, const void* bytes, size_t size) {
   return translated([&] {
+    if (reply == nullptr) return -EINVAL;
     check_buffer(bytes, size);
     of(reply).write(std::span(static_cast<const std::byte*>(bytes), size));
     return 0;

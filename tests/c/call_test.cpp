@@ -221,6 +221,11 @@ TEST_F(CCall, OfMoreBytesThanTheServerTakesIsRefused) {
   EXPECT_EQ(call(client, "four"), "<four>");
 }
 
+TEST_F(CCall, NothingIsWrittenToNoReply) {
+  EXPECT_EQ(farcall_reply_write(nullptr, "x", 1), -EINVAL);
+  EXPECT_EQ(farcall_reply_write(nullptr, nullptr, 0), -EINVAL);
+}
+
 TEST_F(CCall, APathHasOneServer) {
   farcall_server* second = nullptr;
   const auto create = [&](const std::string& at, mode_t mode = 0) {
