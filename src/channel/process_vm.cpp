@@ -14,6 +14,7 @@
 #include <string>
 
 #include "channel/descriptor.hpp"
+#include "channel/no_tracing.hpp"
 #include "channel/socket.hpp"
 #include "farcall/error.hpp"
 
@@ -74,8 +75,17 @@ bool send_packet(int socket, const Packet& packet) noexcept {
 
 constexpr const char* kRefused =
     "process_vm_readv: the kernel does not let the reader read the writer's memory; both must run "
-    "as the same user, the writer must not be set-uid, and neither kernel.yama.ptrace_scope=3 nor "
+    "as the same user, the writer must not be set-uid, and neither kernel.yama.ptrace_scope=2 nor "
     "a container's seccomp profile may forbid it (docker: --cap-add SYS_PTRACE)";
+
+// As somebody who may read no more than a process of the same user may: the writer says where, and
+// may have become another program since.
+ssize_t read_memory(pid_t writer, const iovec& local, const iovec& remote) noexcept {
+  const NoTracing unprivileged;
+  if (unprivileged) return ::process_vm_readv(writer, &local, 1, &remote, 1, 0);
+  errno = EPERM;
+  return -1;
+}
 
 // What is left to read of a message, in the writer's memory.
 struct Remote {
@@ -147,7 +157,7 @@ class ProcessVmReader final : public Reader {
     for (int refusals = 0; !into.empty();) {
       const iovec local{.iov_base = into.data(), .iov_len = into.size()};
       const iovec remote{.iov_base = reinterpret_cast<void*>(from), .iov_len = into.size()};
-      const ssize_t size = ::process_vm_readv(writer_, &local, 1, &remote, 1, 0);
+      const ssize_t size = read_memory(writer_, local, remote);
       if (size > 0) {
         into = into.subspan(static_cast<std::size_t>(size));
         from += static_cast<std::size_t>(size);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,40 @@ TEST(ProcessVm, SaysWhyTheKernelRefuses) {
   EXPECT_EQ(error_of([&writer = writer] { writer->send(bytes_of("secret")); }), EPERM);
   EXPECT_EQ(child.wait().describe(), "exited with 0");
   if (!privileged) ::prctl(PR_SET_DUMPABLE, 1);
+}
+
+// Who may look into every process does not for a writer that says where: that one may have become
+// another program, whose memory is not its own.
+TEST(ProcessVm, ReadsNobodyElsesMemoryAsRoot) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be another user";
+  auto [child, reader] = spawn_writer(Channel<ProcessVm>(), [](Writer& out) {
+    require(::setresgid(65534, 65534, 65534) == 0 && ::setresuid(65534, 65534, 65534) == 0,
+            "another user");
+    require(error_of([&] { out.send(bytes_of("secret")); }) == EPERM, "EPERM");
+    return 0;
+  });
+  std::vector<std::byte> into(10);
+  EXPECT_EQ(error_of([&reader = reader, &into] { reader->receive(into); }), EPERM);
+  EXPECT_EQ(into, std::vector<std::byte>(10));
+  EXPECT_EQ(child.wait().describe(), "exited with 0");
+}
+
+TEST(ProcessVm, KeepsTheRightsOfWhoReads) {
+  const auto effective = [] {
+    std::ifstream status("/proc/thread-self/status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("CapEff")) return line;
+    return std::string();
+  };
+  const std::string before = effective();
+  auto [child, reader] = spawn_writer(Channel<ProcessVm>(), [](Writer& out) {
+    out.send(bytes_of("told"));
+    return 0;
+  });
+  std::vector<std::byte> into(4);
+  EXPECT_EQ(reader->receive(into), 4U);
+  EXPECT_EQ(effective(), before);
+  EXPECT_TRUE(child.wait().success());
 }
 
 TEST(ProcessVm, FinishesThoughTheReaderWasNeverMet) {

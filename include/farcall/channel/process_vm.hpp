@@ -9,9 +9,10 @@
 //
 // The kernel says with each message which process sent it (SCM_CREDENTIALS); the reader reads from
 // no other. Reading needs the right to trace that process: the same user, nothing set-uid, and no
-// security module against it. Where Yama restricts tracing to ancestors the writer allows its
-// reader by PR_SET_PTRACER, which holds for one reader at a time; the writer says it again if the
-// reader was refused. A refusal ends both sides with EPERM.
+// security module against it; privileged readers do not use their privilege. Where Yama restricts
+// tracing to ancestors the writer allows its reader by PR_SET_PTRACER, which holds for one reader
+// at a time; the writer says it again if the reader was refused. A refusal ends both sides with
+// EPERM.
 #pragma once
 
 #include "farcall/channel/mechanism.hpp"
