@@ -2,6 +2,8 @@
 """Queue does what multiprocessing's does, between any number of processes."""
 
 import collections
+import ctypes
+import mmap
 import multiprocessing
 import os
 import queue
@@ -205,6 +207,36 @@ def test_a_consumer_that_is_killed_while_it_waits_holds_nobody_up():
     process.join()
     for i in range(100):
         q.put(i)
+        assert q.get() == i
+
+
+def die_while_getting(q, item_bytes, steps):
+    """Does so many of the steps by which a getter, with its lock held, moves over an item (queue.h)."""
+    side = 320
+    position, items, next_position, next_items = (side + at for at in (64, 72, 80, 88))
+    memory = mmap.mmap(q._items.descriptors()[0], 4096)
+    lock = ctypes.byref(ctypes.c_char.from_buffer(memory, side))
+    assert ctypes.CDLL(None).pthread_mutex_lock(lock) == 0
+    for at, value in [(next_items, 1), (next_position, item_bytes), (items, 1),
+                      (position, item_bytes)][:steps]:
+        memory[at:at + 8] = value.to_bytes(8, sys.byteorder)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_an_item_counts_once_whatever_its_getter_had_done_when_it_was_killed(steps):
+    q = farcall.Queue(maxsize=1, capacity=4096)
+    q.put(1)
+    process = multiprocessing.get_context("fork").Process(target=die_while_getting, args=(q, 16, steps))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    if steps < 4:
+        assert q.get() == 1
+    assert q.empty() and q.qsize() == 0
+    for i in range(3):
+        q.put(i, timeout=0)
+        assert q.full()
         assert q.get() == i
 
 

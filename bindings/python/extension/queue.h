@@ -45,6 +45,10 @@ struct queue_side {
   atomic_ullong seen; /* the other side's position, as it was: it only grows; for the holder */
   _Alignas(64) atomic_ullong position; /* bytes put, or got; its writer holds the lock */
   atomic_ullong items;                 /* got; of the other side nobody counts them */
+  /* What both will be once the item has been got whose getter is about to move them: who finds its
+   * lock tells from these how far it came. */
+  atomic_ullong next_position;
+  atomic_ullong next_items;
 };
 
 struct queue_memory {

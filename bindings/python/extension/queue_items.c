@@ -41,11 +41,29 @@ static void break_queue(struct queue* queue) {
 
 static struct deadline in(int64_t nanoseconds) { return begin_timeout(nanoseconds); }
 
-/* What the last holder has left: nothing, as positions move last; but for long items. */
+/* Moves over what has been got, which are `items` items. With the lock held. */
+static void move_over(struct queue_side* get, uint64_t position, uint64_t items) {
+  const uint64_t next = atomic_load_explicit(&get->items, memory_order_relaxed) + items;
+  atomic_store_explicit(&get->next_items, next, memory_order_relaxed);
+  atomic_store_explicit(&get->next_position, position, memory_order_release);
+  atomic_store(&get->items, next);
+  atomic_store(&get->position, position);
+}
+
+/* Who died on its way through that has got nothing, and may have counted an item. */
+static void count_anew(struct queue_side* get) {
+  const uint64_t next = atomic_load(&get->next_position);
+  if (next != atomic_load(&get->position))
+    atomic_store(&get->items, atomic_load(&get->next_items) - 1);
+}
+
+/* What the last holder has left: nothing, as positions move last; but for long items, and the count
+ * of what has been got. */
 static int64_t check_lock(struct queue* queue, struct queue_side* side, int error) {
   if (error == EOWNERDEAD) {
     pthread_mutex_consistent(&side->lock);
     if (atomic_load(&side->holder) == kIsInALongItem) break_queue(queue);
+    if (side == &queue->memory->get) count_anew(side);
     atomic_store(&side->holder, kGoesOn);
     error = 0;
   }
@@ -277,8 +295,7 @@ static int64_t get_in_parts(struct queue* queue, uint64_t head, char* item, size
     copy_out(memory, head, item + done, part);
     done += part;
     head += (part + 7) / 8 * 8;
-    if (done == size) atomic_fetch_add(&memory->get.items, 1);
-    atomic_store(&memory->get.position, head);
+    move_over(&memory->get, head, done == size);
     ring(queue, kRoom);
   }
   return 0;
@@ -312,8 +329,7 @@ static PyObject* take(struct queue* queue, uint64_t head, uint64_t tail, enum qu
     return NULL;
   }
   if (whole) {
-    atomic_fetch_add(&memory->get.items, 1);
-    atomic_store(&memory->get.position, head + room_of(size));
+    move_over(&memory->get, head + room_of(size), 1);
     return item;
   }
   atomic_store(&memory->get.holder, kIsInALongItem);

@@ -10,7 +10,7 @@
 
 #include "queue.h"
 
-static const uint64_t kMagic = 0x3365756575716366; /* "fcqueue3" */
+static const uint64_t kMagic = 0x3465756575716366; /* "fcqueue4" */
 
 static int make_lock(pthread_mutex_t* lock) {
   pthread_mutexattr_t attributes;
