@@ -51,7 +51,8 @@ impl SubscriberOptions {
         self
     }
 
-    /// How long [`open()`](Self::open) waits for somebody to publish; for ever, if it is not said.
+    /// How long [`open()`](Self::open) waits for somebody to publish, and to answer; for ever, if it
+    /// is not said.
     pub fn timeout(&mut self, timeout: Duration) -> &mut SubscriberOptions {
         self.timeout = Some(timeout);
         self
