@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 
 #include "preload/datagram_ring.hpp"
@@ -92,6 +93,25 @@ bool peer_may_share(int connection, ucred& peer) noexcept {
 bool is_reached(const Endpoint& from, const Endpoint& to, std::uint64_t cookie) noexcept {
   FoundSocket found{};
   return find_receiver(from, to, found) == 0 && found.cookie == cookie;
+}
+
+int make_witness(int fd) noexcept {
+  char path[48];
+  std::snprintf(path, sizeof path, "/proc/thread-self/fd/%d", fd);
+  return static_cast<int>(kernel(SYS_openat, AT_FDCWD, path, O_PATH | O_CLOEXEC, 0));
+}
+
+bool is_witness_of(int witness, std::uint32_t inode) noexcept {
+  if (witness < 0 || inode == 0) return false;
+  // Its link tells without asking the file, which may be of a kind that lets us wait. No other file
+  // can have such a link: those with names have a slash in front.
+  char path[48];
+  std::snprintf(path, sizeof path, "/proc/thread-self/fd/%d", witness);
+  char wanted[32];
+  const auto length = static_cast<long>(std::snprintf(wanted, sizeof wanted, "socket:[%u]", inode));
+  char link[32];
+  return kernel(SYS_readlinkat, AT_FDCWD, path, link, sizeof link) == length &&
+         std::memcmp(link, wanted, static_cast<std::size_t>(length)) == 0;
 }
 
 bool is_sound_ring(std::uint64_t bytes) noexcept {

@@ -23,6 +23,12 @@ bool may_share_with(uid_t uid) noexcept;
 bool peer_may_share(int connection, ucred& peer) noexcept;
 // Whether datagrams between these addresses reach the socket of that cookie, as the kernel has it.
 bool is_reached(const Endpoint& from, const Endpoint& to, std::uint64_t cookie) noexcept;
+// A descriptor by which a process shows that it holds the socket `fd`, without keeping the socket:
+// one that is passed and not taken would keep its port when the program closes it, or dies. It
+// needs /proc, where who may debug the process can make one as well. Less than 0: there is none.
+int make_witness(int fd) noexcept;
+// Whether `witness`, which may be any file, is of the socket that the kernel calls by that number.
+bool is_witness_of(int witness, std::uint32_t inode) noexcept;
 // Whether `fd` is the UDP socket of that cookie, bound so that it has that address.
 bool is_socket_of(int fd, const Endpoint& address, std::uint64_t cookie) noexcept;
 // Whether it is a size that rings have, and not too large.

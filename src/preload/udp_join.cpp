@@ -99,7 +99,8 @@ bool show_socket(UdpSocket& socket, int fd, Target& target) noexcept {
               .sender_fd = fd};
   const int memory = create_memory("farcall-udp", kDatagramControlBytes + hello.ring_bytes);
   DatagramMemory mapped;
-  bool done = memory >= 0 && map_flow(memory, hello.ring_bytes, mapped);
+  const int witness = make_witness(fd);
+  bool done = memory >= 0 && witness >= 0 && map_flow(memory, hello.ring_bytes, mapped);
   if (done) {
     flow->used = true;
     flow->target = &target;
@@ -109,13 +110,14 @@ bool show_socket(UdpSocket& socket, int fd, Target& target) noexcept {
     flow->observed = observe_flow(observe::Role::writer, fd, memory, joining.from, target.to);
     target.flow = static_cast<std::uint8_t>(flow - socket.out.data());
     joining.asked = true;
-    const int fds[] = {memory, fd};
+    const int fds[] = {memory, witness};
     done = send_with(joining.connection, &hello, sizeof hello, fds, std::size(fds));
   } else {
     udp_uncount_flow();
-    count(target.counters, Reason::no_memory);
+    count(target.counters, witness < 0 ? Reason::no_proof : Reason::no_memory);
   }
-  if (memory >= 0) kernel(SYS_close, memory);
+  for (const int passed : {memory, witness})
+    if (passed >= 0) kernel(SYS_close, passed);
   return done;
 }
 
@@ -130,7 +132,9 @@ bool go_on_joining(UdpSocket& socket, int fd, Target& target) noexcept {
   if (got < 0 || answer.magic != kMagic || answer.receiver_cookie != joining.receiver_cookie)
     return false;
   if (!joining.asked) return show_socket(socket, fd, target);
-  if (!is_socket_of(passed.fds[0], target.to, joining.receiver_cookie)) {
+  FoundSocket found{};
+  if (find_receiver(joining.from, target.to, found) != 0 ||
+      found.cookie != joining.receiver_cookie || !is_witness_of(passed.fds[0], found.inode)) {
     count(target.counters, Reason::no_proof);
     return false;
   }

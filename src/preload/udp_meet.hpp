@@ -6,16 +6,16 @@
 //   sender                                   receiver
 //     connects, and goes on sending            accepts at one of its calls, says that it is there
 //     sees that: leaves the memory of the
-//     flow and its UDP socket, and sends       sees them when that datagram comes, checks, maps,
-//     waits for the answer, a moment only      answers with its UDP socket
+//     flow and a witness of its socket, sends  sees them when that datagram comes, checks, maps,
+//     waits for the answer, a moment only      answers with a witness of its socket
 //     checks, and closes the connection
 //
 // Neither believes what the other says of itself. The user is what the kernel says of the unix
-// socket. That each speaks for its address it proves by passing the socket that has it, which is
-// checked and closed; that this is the socket that datagrams from one address to the other reach,
-// the kernel is asked (sock_diag, which names it by its cookie). A descriptor in transit keeps its
-// port bound, so it is passed only to who is awake, and not left lying: the sender's wait is short,
-// and a connection that is closed takes what it holds with it.
+// socket. That each speaks for its address it proves by a witness of the socket that has it
+// (proof.hpp); that this is the socket that datagrams from one address to the other reach, the
+// kernel is asked (sock_diag, which names it by its cookie and its number). The socket itself is
+// not passed: either end may go on for long without taking what lies in the connection, which would
+// keep the port bound after the program has closed the socket, or died.
 #pragma once
 
 #include <sys/un.h>
@@ -28,15 +28,15 @@
 namespace farcall::preload {
 
 inline constexpr std::uint16_t kMostLooks = 64;               // for the other end's next step
-inline constexpr std::uint64_t kMagic = 0x34504455'4c434146;  // "FACLUDP4"
+inline constexpr std::uint64_t kMagic = 0x35504455'4c434146;  // "FACLUDP5"
 
-// The receiver is there, and in the answer: has mapped the memory, and shows its socket.
+// The receiver is there, and in the answer: has mapped the memory. With its witness.
 struct Answer {
   std::uint64_t magic;
   std::uint64_t receiver_cookie;
 };
 
-// With the memory and the sender's socket.
+// With the memory and the sender's witness.
 struct Hello {
   std::uint64_t magic;
   std::uint64_t sender_cookie;

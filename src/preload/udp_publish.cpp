@@ -46,10 +46,9 @@ InFlow* take_flow(UdpSocket& socket, int fd, const ucred& peer, const Hello& hel
       !is_sound_ring(hello.ring_bytes) ||
       !is_sound_memory(passed.fds[0], kDatagramControlBytes + hello.ring_bytes) ||
       !settings().wants(hello.from, hello.to) ||
-      !is_socket_of(passed.fds[1], hello.from, hello.sender_cookie) ||
       !is_reached(hello.from, hello.to, hello.receiver_cookie) ||
       find_receiver(hello.to, hello.from, sender) != 0 || sender.cookie != hello.sender_cookie ||
-      sender.uid != peer.uid)
+      sender.uid != peer.uid || !is_witness_of(passed.fds[1], sender.inode))
     return nullptr;
   // One that has begun anew, or another socket at the same address, comes after what was there.
   socket.each_in([&](InFlow& flow) {
@@ -100,6 +99,15 @@ bool let_in(UdpSocket& socket, int fd) noexcept {
   return true;
 }
 
+bool answer_guest(const UdpSocket& socket, int fd, std::uint64_t cookie) noexcept {
+  Answer answer{.magic = kMagic, .receiver_cookie = cookie};
+  const int witness = make_witness(fd);
+  if (witness < 0) return false;
+  const bool shown = send_with(socket.guest, &answer, sizeof answer, &witness, 1);
+  kernel(SYS_close, witness);
+  return shown;
+}
+
 // False: the guest has not come so far.
 bool serve_guest(UdpSocket& socket, int fd) noexcept {
   Hello hello{};
@@ -113,8 +121,7 @@ bool serve_guest(UdpSocket& socket, int fd) noexcept {
   ucred peer{};
   if (got > 0 && peer_may_share(socket.guest, peer)) {
     InFlow* const flow = take_flow(socket, fd, peer, hello, passed);
-    Answer answer{.magic = kMagic, .receiver_cookie = hello.receiver_cookie};
-    if (flow != nullptr && !send_with(socket.guest, &answer, sizeof answer, &fd, 1))
+    if (flow != nullptr && !answer_guest(socket, fd, hello.receiver_cookie))
       udp_end_in(socket, *flow);
   }
   close_guest(socket);

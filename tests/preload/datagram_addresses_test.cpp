@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whose an address is when sockets come and go there: it is free when the socket has been closed.
+// The tests run as those of datagram_contract_test.cpp do.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+
+#include "children.hpp"
+#include "datagrams.hpp"
+#include "farcall/memory.hpp"
+
+namespace farcall::preload {
+namespace {
+
+// Enough for both ends to have met in every way: each step of theirs is one of these calls.
+constexpr int kMostRounds = 12;
+
+// Zero, or the errno.
+int bind_to(int fd, const sockaddr_storage& name, socklen_t size) {
+  return ::bind(fd, reinterpret_cast<const sockaddr*>(&name), size) == 0 ? 0 : errno;
+}
+
+TEST(DatagramAddresses, AreFreeWhenTheirSocketIsClosed) {
+  for (int rounds = 0; rounds <= kMostRounds; ++rounds)
+    for (int unread = 0; unread <= 2; ++unread)
+      for (const bool close_receiver : {true, false}) {
+        Socket near;
+        Socket far;
+        near.connect_to(far);
+        far.connect_to(near);
+        for (int i = 0; i < rounds; ++i) {
+          near.send("ping");
+          EXPECT_EQ(far.receive(), "ping");
+          far.send("pong");
+          EXPECT_EQ(near.receive(), "pong");
+        }
+        for (int i = 0; i < unread; ++i) near.send("unread");
+        Socket& closed = close_receiver ? far : near;
+        closed.fd.reset();
+        const UniqueFd successor(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        EXPECT_EQ(bind_to(successor.get(), closed.name, closed.size), 0)
+            << rounds << " rounds, " << unread << " unread at the "
+            << (close_receiver ? "closed" : "other") << " end";
+      }
+}
+
+// A sender that is killed behind its last datagrams, which nobody has received so far.
+class Killed {
+ public:
+  explicit Killed(int rounds) {
+    EXPECT_EQ(::pipe2(pipe_, O_CLOEXEC), 0);
+    const UniqueFd told(pipe_[0]);
+    const UniqueFd tell(pipe_[1]);
+    const pid_t child = ::fork();
+    if (child == 0) send_and_die(rounds);
+    // One that was there before a fork shares no memory.
+    far_ = std::make_unique<Socket>();
+    EXPECT_EQ(::write(tell.get(), &far_->name, sizeof far_->name),
+              static_cast<ssize_t>(sizeof far_->name));
+    for (int i = 0; i < rounds; ++i) {
+      char text[8];
+      size_ = sizeof address_;
+      EXPECT_EQ(::recvfrom(far_->fd.get(), text, sizeof text, 0,
+                           reinterpret_cast<sockaddr*>(&address_), &size_),
+                4);
+      EXPECT_EQ(::write(tell.get(), "x", 1), 1);
+    }
+    EXPECT_EQ(exit_status(child), 1000 + SIGKILL);
+  }
+  [[nodiscard]] int bind_to_its_address(int fd) const { return bind_to(fd, address_, size_); }
+  [[nodiscard]] const Socket& receiver() const { return *far_; }
+
+ private:
+  [[noreturn]] void send_and_die(int rounds) const {
+    ::alarm(60);
+    const Socket near;
+    sockaddr_storage to{};
+    (void)!::read(pipe_[0], &to, sizeof to);
+    (void)::connect(near.fd.get(), reinterpret_cast<const sockaddr*>(&to), near.size);
+    for (int i = 0; i < rounds; ++i) {
+      near.send("ping");
+      char byte;
+      (void)!::read(pipe_[0], &byte, 1);
+    }
+    near.send("first");
+    near.send("second");
+    ::raise(SIGKILL);
+    ::_exit(1);
+  }
+
+  int pipe_[2] = {-1, -1};
+  std::unique_ptr<Socket> far_;
+  sockaddr_storage address_{};
+  socklen_t size_ = 0;
+};
+
+TEST(DatagramAddresses, AreFreeWhenTheirProcessIsKilled) {
+  for (int rounds = 1; rounds <= kMostRounds; ++rounds) {
+    const Killed sender(rounds);
+    const UniqueFd successor(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(sender.bind_to_its_address(successor.get()), 0) << rounds << " rounds";
+    EXPECT_EQ(sender.receiver().receive(), "first");
+    EXPECT_EQ(sender.receiver().receive(), "second");
+    EXPECT_EQ(sender.receiver().receive(MSG_DONTWAIT), "(EAGAIN)");
+  }
+}
+
+}  // namespace
+}  // namespace farcall::preload
