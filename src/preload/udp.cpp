@@ -131,6 +131,24 @@ void after_fork_in_child() noexcept {
   at_fork({before_fork, after_fork_in_parent, after_fork_in_child});
 }
 
+// The kernel may give to that socket what others at its port received so far, so their flows end
+// and it decides; before another begins it is asked who receives. What is in memory by now was sent
+// before the program could know of the change, and remains to be read.
+void end_flows_beside(int fd) noexcept {
+  Endpoint own{};
+  if (!address_of(SYS_getsockname, fd, own) || own.port == 0) return;
+  const Guard guard(life);
+  if (!guard) return;
+  for_each_socket([&own](UdpSocket& socket) {
+    if (socket.port.load(std::memory_order_acquire) != own.port) return;
+    const Guard receiving(socket.receive_lock);
+    if (!receiving) return;
+    socket.each_in([](InFlow& flow) {
+      if (flow.state == InFlow::kUsed) udp_let_end(flow);
+    });
+  });
+}
+
 template <class... Options>
 constexpr bool is_any_of(int option, Options... options) noexcept {
   return ((option == options) || ...);
@@ -200,6 +218,7 @@ void udp_note(int fd, int domain, int type, int protocol) noexcept {
   free->sleeping = 0;
   free->kernel_receives = 0;
   free->next_publish = kPublishAfter;
+  free->port.store(0, std::memory_order_relaxed);
   free->listener = free->guest = -1;
   if (++free->generation == 0) ++free->generation;
   free->patience = Patience{};
@@ -210,6 +229,7 @@ void udp_note(int fd, int domain, int type, int protocol) noexcept {
 int udp_highest() noexcept { return highest.load(std::memory_order_relaxed); }
 
 void udp_bound(UdpSocket& socket, int fd) noexcept {
+  end_flows_beside(fd);
   {
     const Guard guard(socket.send_lock);
     socket.own_known = false;
@@ -221,7 +241,8 @@ void udp_bound(UdpSocket& socket, int fd) noexcept {
     socket.counters->connections.fetch_add(1, std::memory_order_relaxed);
 }
 
-void udp_connected(UdpSocket& socket, int) noexcept {
+void udp_connected(UdpSocket& socket, int fd) noexcept {
+  end_flows_beside(fd);
   const Guard receiving(socket.receive_lock);
   const Guard sending(socket.send_lock);
   if (!sending || !receiving) return udp_leave(socket);
@@ -233,8 +254,9 @@ void udp_connected(UdpSocket& socket, int) noexcept {
   socket.next_publish = socket.receives + kPublishAfter;
 }
 
-void udp_option(UdpSocket& socket, int, int level, int option) noexcept {
+void udp_option(UdpSocket& socket, int fd, int level, int option) noexcept {
   if (is_harmless(level, option)) return;
+  end_flows_beside(fd);  // as a socket that is bound to a device comes before others
   count(socket.counters, Reason::option);
   udp_leave(socket);
 }

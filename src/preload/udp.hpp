@@ -104,9 +104,10 @@ struct UdpSocket {
   std::atomic<int> references;  // descriptors of this process; 0: not in use
   std::uint32_t generation;     // another one each time it comes into use
   sa_family_t family;
-  std::atomic<bool> kernel_only;   // for good
-  std::atomic<bool> stay_watched;  // waited for in ways that only the kernel serves
-  Counters* counters;              // if it is bound; else each flow has its own
+  std::atomic<bool> kernel_only;    // for good
+  std::atomic<bool> stay_watched;   // waited for in ways that only the kernel serves
+  std::atomic<std::uint16_t> port;  // where it was findable last, 0: it never was
+  Counters* counters;               // if it is bound; else each flow has its own
 
   // --- sending, under its lock
   Lock send_lock;
@@ -177,7 +178,8 @@ inline UdpSocket* find_udp(int fd) noexcept {
 
 // socket() has returned `fd`; does nothing unless that is a UDP socket.
 void udp_note(int fd, int domain, int type, int protocol) noexcept;
-// bind() or connect() has succeeded: what is known of addresses is no longer true.
+// bind() or connect() has succeeded: what is known of addresses is no longer true, nor who receives
+// what is sent to that port.
 void udp_bound(UdpSocket& socket, int fd) noexcept;
 void udp_connected(UdpSocket& socket, int fd) noexcept;
 // Before setsockopt().

@@ -194,6 +194,8 @@ void udp_publish(UdpSocket& socket, int fd) noexcept {
     close_private(listener);
     return;
   }
+  // release: pairs with the acquire in end_flows_beside()
+  socket.port.store(own.port, std::memory_order_release);
   socket.listener = listener;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whose an address is when sockets come and go there: it is free when the socket has been closed.
-// The tests run as those of datagram_contract_test.cpp do.
+// Whose an address is when sockets come and go there: it is free when the socket has been closed,
+// and of several the kernel's choice receives. The tests run as those of datagram_contract_test.cpp
+// do.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -26,6 +27,11 @@ constexpr int kMostRounds = 12;
 // Zero, or the errno.
 int bind_to(int fd, const sockaddr_storage& name, socklen_t size) {
   return ::bind(fd, reinterpret_cast<const sockaddr*>(&name), size) == 0 ? 0 : errno;
+}
+
+void share_address(int fd) {
+  const int yes = 1;
+  ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
 }
 
 TEST(DatagramAddresses, AreFreeWhenTheirSocketIsClosed) {
@@ -111,6 +117,94 @@ TEST(DatagramAddresses, AreFreeWhenTheirProcessIsKilled) {
     EXPECT_EQ(sender.receiver().receive(), "second");
     EXPECT_EQ(sender.receiver().receive(MSG_DONTWAIT), "(EAGAIN)");
   }
+}
+
+// A socket that receives through memory, and another at its address.
+struct Shared : Awake {
+  Shared() {
+    share_address(far.fd.get());
+    share_address(other.get());
+  }
+  void bind_other() const { ASSERT_EQ(bind_to(other.get(), far.name, far.size), 0); }
+  void connect_other() const {
+    ASSERT_EQ(::connect(other.get(), reinterpret_cast<const sockaddr*>(&near.name), near.size), 0);
+  }
+  // That the other one receives what is sent from now on.
+  void expect_other() const {
+    for (int i = 0; i < 40; ++i) {
+      near.send("to the other");
+      EXPECT_EQ(far.receive(MSG_DONTWAIT), "(EAGAIN)");
+      char text[32];
+      EXPECT_EQ(::recv(other.get(), text, sizeof text, MSG_DONTWAIT), 12);
+    }
+  }
+  void close_other() {
+    other.reset();
+    for (int i = 0; i < 40; ++i) {
+      near.send("again");
+      EXPECT_EQ(far.receive(), "again");
+    }
+  }
+  UniqueFd other{::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+};
+
+TEST(DatagramAddresses, AreOfTheSocketThatWasBoundLast) {
+  Shared sockets;
+  sockets.bind_other();
+  sockets.expect_other();
+  sockets.close_other();
+}
+
+// As servers of DTLS do for each client.
+TEST(DatagramAddresses, AreOfTheSocketThatIsConnectedToTheSender) {
+  Shared sockets;
+  sockets.bind_other();
+  sockets.connect_other();
+  sockets.expect_other();
+  sockets.close_other();
+}
+
+TEST(DatagramAddresses, AreOfTheSocketThatIsConnectedLater) {
+  Shared sockets;
+  // One that is bound to all addresses comes last until then.
+  sockaddr_storage all = sockets.far.name;
+  reinterpret_cast<sockaddr_in&>(all).sin_addr.s_addr = htonl(INADDR_ANY);
+  ASSERT_EQ(bind_to(sockets.other.get(), all, sockets.far.size), 0);
+  sockets.warm();
+  sockets.connect_other();
+  sockets.expect_other();
+  sockets.close_other();
+}
+
+TEST(DatagramAddresses, AreOfTheSocketThatIsBoundToTheDevice) {
+  Shared sockets;
+  sockets.bind_other();
+  // Until then they are of the one that is bound last.
+  UniqueFd& last = sockets.far.fd;
+  last.reset(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const timeval limit{.tv_sec = 20, .tv_usec = 0};
+  ASSERT_EQ(::setsockopt(last.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  share_address(last.get());
+  ASSERT_EQ(bind_to(last.get(), sockets.far.name, sockets.far.size), 0);
+  sockets.warm();
+  ASSERT_EQ(::setsockopt(sockets.other.get(), SOL_SOCKET, SO_BINDTODEVICE, "lo", 3), 0);
+  sockets.expect_other();
+  sockets.close_other();
+}
+
+TEST(DatagramAddresses, KeepWhatWasSentToThemBefore) {
+  Shared sockets;
+  sockets.near.send("first");
+  sockets.near.send("second");
+  sockets.bind_other();
+  sockets.connect_other();
+  sockets.near.send("third");
+  EXPECT_EQ(sockets.far.receive(), "first");
+  EXPECT_EQ(sockets.far.receive(), "second");
+  EXPECT_EQ(sockets.far.receive(MSG_DONTWAIT), "(EAGAIN)");
+  char text[32];
+  EXPECT_EQ(::recv(sockets.other.get(), text, sizeof text, MSG_DONTWAIT), 5);
+  sockets.expect_other();
 }
 
 }  // namespace

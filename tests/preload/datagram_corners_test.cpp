@@ -37,40 +37,6 @@
 namespace farcall::preload {
 namespace {
 
-// Whoever polls has them come by memory.
-struct Awake {
-  Awake() {
-    near.connect_to(far);
-    for (int i = 0; i < 40; ++i) {
-      near.send("x");
-      EXPECT_EQ(poll_once(far.fd.get(), 1000), POLLIN);
-      EXPECT_EQ(far.receive(), "x");
-    }
-    if (preloaded()) {
-      near.send("x");
-      EXPECT_FALSE(readable_for_kernel(far.fd.get())) << "not accelerated";
-      EXPECT_EQ(far.receive(), "x");
-    }
-  }
-  void send_by_kernel(const std::string& text) const {
-    iovec part{.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* const head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = IPPROTO_IP;
-    head->cmsg_type = IP_TTL;
-    head->cmsg_len = CMSG_LEN(sizeof(int));
-    const int hops = 9;
-    std::memcpy(CMSG_DATA(head), &hops, sizeof hops);
-    ASSERT_EQ(::sendmsg(near.fd.get(), &message, 0), static_cast<ssize_t>(text.size()));
-  }
-  Socket near, far;
-};
-
 TEST(DatagramCorners, ThatAreSentInPartsComeAsOne) {
   const Awake two;
   for (int i = 0; i < 10; ++i) {
