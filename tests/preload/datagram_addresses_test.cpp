@@ -24,6 +24,16 @@ namespace {
 // Enough for both ends to have met in every way: each step of theirs is one of these calls.
 constexpr int kMostRounds = 12;
 
+// An address of this process alone, and ports that the kernel gives to nobody who does not ask for
+// them: so nobody else takes what is free.
+std::string own_address() {
+  const auto number = static_cast<unsigned>(::getpid());
+  return "127." + std::to_string(64 + (number >> 16)) + "." + std::to_string(number >> 8 & 255) +
+         "." + std::to_string(number & 255);
+}
+constexpr in_port_t kNearPort = 20'001;
+constexpr in_port_t kFarPort = 20'002;
+
 // Zero, or the errno.
 int bind_to(int fd, const sockaddr_storage& name, socklen_t size) {
   return ::bind(fd, reinterpret_cast<const sockaddr*>(&name), size) == 0 ? 0 : errno;
@@ -38,8 +48,9 @@ TEST(DatagramAddresses, AreFreeWhenTheirSocketIsClosed) {
   for (int rounds = 0; rounds <= kMostRounds; ++rounds)
     for (int unread = 0; unread <= 2; ++unread)
       for (const bool close_receiver : {true, false}) {
-        Socket near;
-        Socket far;
+        Socket near(own_address().c_str(), AF_INET, kNearPort);
+        Socket far(own_address().c_str(), AF_INET, kFarPort);
+        ASSERT_TRUE(near.bound && far.bound);
         near.connect_to(far);
         far.connect_to(near);
         for (int i = 0; i < rounds; ++i) {
@@ -68,7 +79,7 @@ class Killed {
     const pid_t child = ::fork();
     if (child == 0) send_and_die(rounds);
     // One that was there before a fork shares no memory.
-    far_ = std::make_unique<Socket>();
+    far_ = std::make_unique<Socket>(own_address().c_str());
     EXPECT_EQ(::write(tell.get(), &far_->name, sizeof far_->name),
               static_cast<ssize_t>(sizeof far_->name));
     for (int i = 0; i < rounds; ++i) {
@@ -87,7 +98,7 @@ class Killed {
  private:
   [[noreturn]] void send_and_die(int rounds) const {
     ::alarm(60);
-    const Socket near;
+    const Socket near(own_address().c_str(), AF_INET, kNearPort);
     sockaddr_storage to{};
     (void)!::read(pipe_[0], &to, sizeof to);
     (void)::connect(near.fd.get(), reinterpret_cast<const sockaddr*>(&to), near.size);

@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <string>
 
 #include "children.hpp"
 #include "datagrams.hpp"
@@ -137,7 +139,15 @@ TEST(DatagramCorners, OfWhoDoesNotHoldTheSocketAreNotShared) {
   }
   EXPECT_FALSE(Claimant(server).is_believed(victim, own.fd.get()));
   EXPECT_FALSE(Claimant(server).is_believed(victim, 0));
-  EXPECT_TRUE(Claimant(server).is_believed(victim, victim.fd.get()));
+  struct stat status {};
+  ASSERT_EQ(::fstat(victim.fd.get(), &status), 0);
+  const std::string link = "socket:[" + std::to_string(status.st_ino) + "]";
+  const UniqueFd namesake(::memfd_create(link.c_str(), MFD_CLOEXEC));
+  EXPECT_FALSE(Claimant(server).is_believed(victim, namesake.get()));
+  // One that names the socket and does not keep it.
+  const std::string path = "/proc/self/fd/" + std::to_string(victim.fd.get());
+  const UniqueFd witness(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  EXPECT_TRUE(Claimant(server).is_believed(victim, witness.get()));
 }
 
 }  // namespace

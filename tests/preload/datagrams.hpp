@@ -24,14 +24,16 @@ namespace farcall::preload {
 
 inline int shared_mappings() { return shared_mappings("farcall-udp"); }
 
-// A socket at a loopback address of its own port.
+// A socket at a loopback address, of its own port if none is given.
 struct Socket {
-  explicit Socket(const char* at = "127.0.0.1", int family = AF_INET)
+  explicit Socket(const char* at = "127.0.0.1", int family = AF_INET, in_port_t port = 0)
       : fd(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0)), size(sizeof name) {
     sockaddr_in four{};
     four.sin_family = AF_INET;
+    four.sin_port = htons(port);
     sockaddr_in6 six{};
     six.sin6_family = AF_INET6;
+    six.sin6_port = htons(port);
     if (family == AF_INET)
       ::inet_pton(AF_INET, at, &four.sin_addr);
     else
