@@ -139,11 +139,15 @@ class PublisherState::Visitors final : public process::Watch {
   void on_readable(std::uint32_t) noexcept override {
     const auto publisher = publisher_.lock();
     if (!publisher) return;
+    bool is_in = false;
     try {
       const process::NoFork guard;
-      if (process::PrivateFd client = publisher->let_in()) publisher->admit(std::move(client));
+      process::PrivateFd client = publisher->let_in();
+      is_in = static_cast<bool>(client);
+      if (is_in) publisher->admit(std::move(client));
     } catch (const SystemError& error) {
-      // One that is not taken would be told of again and again.
+      // One that is not taken would be told of again and again; one that was in has gone.
+      if (is_in) return;
       if (error.code().value() == EMFILE || error.code().value() == ENFILE)
         publisher->turn_one_away();
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the visitor has been told
