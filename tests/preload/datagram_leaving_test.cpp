@@ -131,9 +131,8 @@ TEST_P(DatagramLeaving, TheyAreThereWhenTheirSenderIsNot) {
     sockaddr_storage to{};
     (void)!::read(read_end.get(), &to, sizeof to);
     (void)::connect(near.fd.get(), reinterpret_cast<const sockaddr*>(&to), near.size);
-    for (int i = 0; i < 200; ++i) {
+    for (char byte = 'x'; byte == 'x';) {
       near.send("ping");
-      char byte;
       (void)!::read(read_end.get(), &byte, 1);
     }
     near.send("first");
@@ -141,6 +140,7 @@ TEST_P(DatagramLeaving, TheyAreThereWhenTheirSenderIsNot) {
     ::raise(SIGKILL);
   }
   // One that was there before a fork shares no memory.
+  const int before = shared_mappings();
   Socket far(at_, family_);
   ASSERT_EQ(::write(write_end.get(), &far.name, sizeof far.name),
             static_cast<ssize_t>(sizeof far.name));
@@ -151,9 +151,12 @@ TEST_P(DatagramLeaving, TheyAreThereWhenTheirSenderIsNot) {
     return ::recvfrom(far.fd.get(), text, sizeof text, 0, reinterpret_cast<sockaddr*>(&from),
                       &size);
   };
-  for (int i = 0; i < 200; ++i) {
+  // On a busy machine the two may take more than one try to share memory.
+  for (int left = 200, all = 0; left != 0; ++all) {
     ASSERT_EQ(receive(), 4);
-    ASSERT_EQ(::write(write_end.get(), "x", 1), 1);
+    const bool waits = preloaded() && shared_mappings() == before && all < 10'000;
+    left -= left > 1 || !waits ? 1 : 0;
+    ASSERT_EQ(::write(write_end.get(), left != 0 ? "x" : "e", 1), 1);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
