@@ -69,7 +69,7 @@ struct stplr_message {
 	size_t charged;
 
 	struct stplr_buffers send, reply;
-	struct mm_struct *mm; /* where both lie, if anybody shall reach or charge there; mmgrab */
+	struct mm_struct *mm; /* where both lie, if anybody is to reach or charge there; mmgrab */
 	u8 *bounce; /* the bytes that are sent, or NULL: they are in mm */
 
 	u32 file_count;

@@ -63,7 +63,7 @@ inline constexpr unsigned kMostIdle = 100'000;
 
 struct Conditions {
   std::size_t message_bytes = 0;
-  std::size_t depth_bytes = 0;  // how much the channel shall hold, roughly; 0: its own default
+  std::size_t depth_bytes = 0;  // how much the channel holds, roughly; 0: its own default
   std::string name;             // unique on this machine, for what needs a name
   unsigned readers = 0;         // of a broadcast; 0: there are two sides
   Crowd crowd = {};             // of a connection: its one server and that server's clients

@@ -139,7 +139,7 @@ class Finder {
       ++add(pair, peer, {}).accelerated;
       return;
     }
-    std::string why = why_not(pair, peers, peer);
+    std::string why = reason_of(pair, peers, peer);
     if (why.empty() && told) why = told->reason.empty() ? "undecided" : told->reason;
     const bool decided = !why.empty();
     Connection& group = add(pair, peer, why);
@@ -156,7 +156,7 @@ class Finder {
   }
 
   // The reason, or nothing: then it may be accelerated, and share_out_memory() says whether it is.
-  std::string why_not(const Pair& pair, const std::vector<pid_t>& peers, const Process* peer) {
+  std::string reason_of(const Pair& pair, const std::vector<pid_t>& peers, const Process* peer) {
     if (pair.peer == 0) return in_other_namespace(pair) ? "network-namespaces" : "not-local";
     if (pair.protocol == Protocol::unix_socket && pair.type == SOCK_DGRAM) return "unix-datagrams";
     if (own_.library == Library::absent) return "library-not-loaded";

@@ -16,7 +16,7 @@
 namespace farcall::door {
 
 OwnSockets::OwnSockets() {
-  const auto look_at = [this](int fd) {
+  const auto examine = [this](int fd) {
     if (const std::uint64_t socket = socket_cookie(fd)) all_.push_back({socket, fd});
   };
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc/self/fd"), ::closedir);
@@ -24,12 +24,12 @@ OwnSockets::OwnSockets() {
     while (const dirent* entry = ::readdir(directory.get())) {
       int fd = -1;
       const char* const end = entry->d_name + std::strlen(entry->d_name);
-      if (std::from_chars(entry->d_name, end, fd).ptr == end) look_at(fd);
+      if (std::from_chars(entry->d_name, end, fd).ptr == end) examine(fd);
     }
   } else {
     // The table is full, so few numbers are none.
     const long count = ::sysconf(_SC_OPEN_MAX);
-    for (int fd = 0; fd < count; ++fd) look_at(fd);
+    for (int fd = 0; fd < count; ++fd) examine(fd);
   }
   std::ranges::sort(all_, {}, &Entry::socket);
 }

@@ -30,7 +30,7 @@ struct Call {
   std::size_t count;
   int flags;
   // The program's own call, as it was made; errno as the C library sets it.
-  ssize_t (*as_it_is)(const void* arguments);
+  ssize_t (*libc_call)(const void* arguments);
   const void* arguments;
   Ancillary* with = nullptr;  // of a receiving call on a unix socket
   bool is_rest = false;       // of a call of several messages, some of which have been moved

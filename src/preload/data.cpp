@@ -149,7 +149,7 @@ ssize_t receive_message(int fd, Side& side, msghdr* message, int flags, bool is_
                                             .parts = message->msg_iov,
                                             .count = message->msg_iovlen,
                                             .flags = flags,
-                                            .as_it_is = MessageCall::make,
+                                            .libc_call = MessageCall::make,
                                             .arguments = &made,
                                             .with = side.kind == Kind::tcp ? nullptr : &with,
                                             .is_rest = is_rest});

@@ -68,7 +68,7 @@ struct ManyCall {
             .parts = messages[0].msg_hdr.msg_iov,
             .count = messages[0].msg_hdr.msg_iovlen,
             .flags = flags,
-            .as_it_is = make,
+            .libc_call = make,
             .arguments = this};
   }
 };

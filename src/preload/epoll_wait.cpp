@@ -52,7 +52,7 @@ struct Wait {
            (!is_no_address(longest) && longest->tv_sec == 0 && longest->tv_nsec == 0);
   }
   // The program's own call.
-  [[nodiscard]] int as_it_is() const {
+  [[nodiscard]] int libc_call() const {
     using Timed = int(int, epoll_event*, int, int);
     using Masked = int(int, epoll_event*, int, int, const sigset_t*);
     using Precise = int(int, epoll_event*, int, const timespec*, const sigset_t*);
@@ -157,7 +157,7 @@ long look_at_kernel(Set& set, const Wait& wait, int from) noexcept {
 // kNoNews: it was woken, but by nothing that is the program's business.
 constexpr int kNoNews = -2;
 int ask_kernel(Set& set, const Wait& wait) {
-  const int result = wait.as_it_is();
+  const int result = wait.libc_call();
   const int error = errno;
   const long told = kernel_told(set, wait.fd, wait.events, result);
   errno = error;
@@ -340,7 +340,7 @@ int wait_in_set(Set& set, const Wait& wait) {
   for (bool stayed = false;;) {
     if (set.hot_count.load(std::memory_order_relaxed) == 0) {
       Guard guard(set.lock);
-      if (!guard || !is_still(set, wait.fd)) return wait.as_it_is();
+      if (!guard || !is_still(set, wait.fd)) return wait.libc_call();
       if (set.hot_count.load(std::memory_order_relaxed) == 0) {
         const std::uint32_t generation = begin_sleep(set);
         guard.unlock();
@@ -365,7 +365,7 @@ int wait_in_set(Set& set, const Wait& wait) {
         return static_cast<int>(with_errno(-EINTR));
     }
     Guard guard(set.lock);
-    if (!guard || !is_still(set, wait.fd)) return wait.as_it_is();
+    if (!guard || !is_still(set, wait.fd)) return wait.libc_call();
     const std::uint32_t generation = begin_sleep(set);
     guard.unlock();
     if (!watch_all(set, wait.fd)) {
@@ -382,7 +382,7 @@ int wait_for(const Wait& wait) {
   Set* const set = find_set(wait.fd);
   if (set == nullptr || wait.most <= 0 || is_no_address(wait.events) || is_bad_time(wait.longest)) {
     settle_before_sleep();
-    return wait.as_it_is();
+    return wait.libc_call();
   }
   return wait_in_set(*set, wait);
 }

@@ -36,7 +36,7 @@ Call call(int fd, const iovec* parts, std::size_t count, int flags, const BoundC
           .parts = parts,
           .count = count,
           .flags = flags,
-          .as_it_is = BoundCall::make,
+          .libc_call = BoundCall::make,
           .arguments = &bound};
 }
 

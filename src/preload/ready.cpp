@@ -58,14 +58,14 @@ int add_resets(pollfd* fds, nfds_t count, int ready) noexcept {
   return ready;
 }
 
-template <class AsItIs>
-int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsItIs as_it_is) {
-  if (is_no_address(fds) || too_many(count)) return as_it_is();
+template <class LibcCall>
+int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, LibcCall libc_call) {
+  if (is_no_address(fds) || too_many(count)) return libc_call();
   const auto ours = static_cast<std::size_t>(
       std::count_if(fds, fds + count, [](const pollfd& one) { return concerns_us(one.fd); }));
   if (ours == 0) [[likely]] {
     settle_before_sleep();
-    return as_it_is();
+    return libc_call();
   }
   const auto look = [&]() -> int {
     timespec none{};
@@ -81,7 +81,7 @@ int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsIt
   Waited waited(ours);
   for (nfds_t i = 0; i < count; ++i)
     if (fds[i].fd >= 0 && (fds[i].events & kPollInput) != 0) waited.add(fds[i].fd);
-  return add_resets(fds, count, at_once ? look() : wait_for(waited, look, as_it_is));
+  return add_resets(fds, count, at_once ? look() : wait_for(waited, look, libc_call));
 }
 
 // --- select
@@ -125,7 +125,7 @@ struct Select {
 };
 
 // The usual sets. 0: nothing, and they are as they were unless this is `at_once`.
-int look_at(const Select& call, int highest, bool at_once) noexcept {
+int examine(const Select& call, int highest, bool at_once) noexcept {
   std::array<Word, words_for(FD_SETSIZE)> copies[3];
   fd_set* const given[3] = {call.read, call.write, call.except};
   const std::size_t bytes = words_for(call.count) * sizeof(Word);
@@ -151,8 +151,8 @@ int look_at(const Select& call, int highest, bool at_once) noexcept {
 
 // Sets larger than fd_set. How much of them is there the kernel alone knows, which looks only at
 // as many descriptors as the process may have: so they are changed in their place.
-template <class AsItIs>
-int select_large(const Select& call, Waited& waited, bool at_once, AsItIs as_it_is) {
+template <class LibcCall>
+int select_large(const Select& call, Waited& waited, bool at_once, LibcCall libc_call) {
   const auto tell = [&]() -> int {
     Word* const read = words_of(call.read);
     long ready = call.ask_kernel(read, words_of(call.write), words_of(call.except));
@@ -164,25 +164,25 @@ int select_large(const Select& call, Waited& waited, bool at_once, AsItIs as_it_
     return static_cast<int>(ready);
   };
   if (waited.note_readable() != 0) return tell();
-  if (at_once) return as_it_is();
+  if (at_once) return libc_call();
   while (waited.enter()) {
     waited.leave();
     // Another thread may have taken it.
     if (waited.note_readable() != 0) return tell();
   }
   settle_before_sleep();
-  const int ready = as_it_is();
+  const int ready = libc_call();
   const int error = errno;
   waited.leave();
   errno = error;
   return ready;
 }
 
-template <class AsItIs>
-int select_for(const Select& call, bool at_once, AsItIs as_it_is) {
+template <class LibcCall>
+int select_for(const Select& call, bool at_once, LibcCall libc_call) {
   if (call.count <= 0 || is_no_address(call.read) || is_bad_optional(call.write) ||
       is_bad_optional(call.except))
-    return as_it_is();
+    return libc_call();
   // One of ours is open, so the kernel reads as far as there, too.
   int highest = std::min(call.count - 1, std::max(highest_known(), udp_highest()));
   while (highest >= 0 && !concerns_us(highest)) --highest;
@@ -190,16 +190,16 @@ int select_for(const Select& call, bool at_once, AsItIs as_it_is) {
   for_each_in(words_of(call.read), highest + 1, [&](int fd) { ours += concerns_us(fd) ? 1U : 0U; });
   if (ours == 0) [[likely]] {
     settle_before_sleep();
-    return as_it_is();
+    return libc_call();
   }
   Waited waited(ours);
   for_each_in(words_of(call.read), highest + 1, [&](int fd) {
     if (concerns_us(fd)) waited.add(fd);
   });
-  if (call.count > FD_SETSIZE) return select_large(call, waited, at_once, as_it_is);
-  const auto look = [&] { return look_at(call, highest, at_once); };
+  if (call.count > FD_SETSIZE) return select_large(call, waited, at_once, libc_call);
+  const auto look = [&] { return examine(call, highest, at_once); };
   if (at_once) return look();
-  return wait_for(waited, look, as_it_is);
+  return wait_for(waited, look, libc_call);
 }
 
 }  // namespace
@@ -209,20 +209,20 @@ int select_for(const Select& call, bool at_once, AsItIs as_it_is) {
 long poll_by_number([[maybe_unused]] long number, const long* words) {
   auto* const fds = reinterpret_cast<pollfd*>(words[0]);
   const auto count = static_cast<nfds_t>(words[1]);
-  const auto as_it_is = [&] {
+  const auto libc_call = [&] {
     return static_cast<int>(
         with_errno(kernel(number, words[0], words[1], words[2], words[3], words[4], words[5])));
   };
 #ifdef SYS_poll
   if (number == SYS_poll)
-    return poll_for(fds, count, static_cast<int>(words[2]) == 0, nullptr, as_it_is);
+    return poll_for(fds, count, static_cast<int>(words[2]) == 0, nullptr, libc_call);
 #endif
   const auto* const mask = reinterpret_cast<const sigset_t*>(words[3]);
   // Of another size: the kernel refuses it.
   const auto* const timeout = reinterpret_cast<const timespec*>(words[2]);
-  if (mask != nullptr && words[4] != static_cast<long>(kKernelMaskSize)) return as_it_is();
-  if (is_bad_time(timeout)) return as_it_is();
-  return poll_for(fds, count, is_zero(timeout), mask, as_it_is);
+  if (mask != nullptr && words[4] != static_cast<long>(kKernelMaskSize)) return libc_call();
+  if (is_bad_time(timeout)) return libc_call();
+  return poll_for(fds, count, is_zero(timeout), mask, libc_call);
 }
 
 long select_by_number([[maybe_unused]] long number, const long* words) {
@@ -231,7 +231,7 @@ long select_by_number([[maybe_unused]] long number, const long* words) {
               .write = reinterpret_cast<fd_set*>(words[2]),
               .except = reinterpret_cast<fd_set*>(words[3]),
               .mask = nullptr};
-  const auto as_it_is = [&] {
+  const auto libc_call = [&] {
     return static_cast<int>(
         with_errno(kernel(number, words[0], words[1], words[2], words[3], words[4], words[5])));
   };
@@ -239,20 +239,20 @@ long select_by_number([[maybe_unused]] long number, const long* words) {
   const auto* const timeout = reinterpret_cast<const timespec*>(words[4]);
   const bool at_once = is_zero(timeout);
 #ifdef SYS_select
-  if (number == SYS_select) return select_for(call, at_once, as_it_is);
+  if (number == SYS_select) return select_for(call, at_once, libc_call);
 #endif
-  if (is_bad_time(timeout)) return as_it_is();
+  if (is_bad_time(timeout)) return libc_call();
   struct Masked {
     const sigset_t* mask;
     std::size_t size;
   };
   const auto* const masked = reinterpret_cast<const Masked*>(words[5]);
-  if (is_bad_optional(masked)) return as_it_is();
+  if (is_bad_optional(masked)) return libc_call();
   if (masked != nullptr && masked->mask != nullptr) {
-    if (masked->size != kKernelMaskSize) return as_it_is();
+    if (masked->size != kKernelMaskSize) return libc_call();
     call.mask = masked->mask;
   }
-  return select_for(call, at_once, as_it_is);
+  return select_for(call, at_once, libc_call);
 }
 
 }  // namespace farcall::preload
@@ -272,10 +272,10 @@ int __poll(pollfd* fds, nfds_t count, int timeout) { return poll(fds, count, tim
 int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
   ::pthread_testcancel();
   using Ppoll = int(pollfd*, nfds_t, const timespec*, const sigset_t*);
-  const auto as_it_is = [&] { return real::next<"ppoll", Ppoll>()(fds, count, timeout, mask); };
+  const auto libc_call = [&] { return real::next<"ppoll", Ppoll>()(fds, count, timeout, mask); };
   if (is_bad_time(timeout)) [[unlikely]]
-    return as_it_is();
-  return poll_for(fds, count, is_zero(timeout), mask, as_it_is);
+    return libc_call();
+  return poll_for(fds, count, is_zero(timeout), mask, libc_call);
 }
 
 int select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
@@ -294,12 +294,12 @@ int pselect(int count, fd_set* read, fd_set* write, fd_set* except, const timesp
             const sigset_t* mask) {
   ::pthread_testcancel();
   using Function = int(int, fd_set*, fd_set*, fd_set*, const timespec*, const sigset_t*);
-  const auto as_it_is = [&] {
+  const auto libc_call = [&] {
     return real::next<"pselect", Function>()(count, read, write, except, timeout, mask);
   };
   if (is_bad_time(timeout)) [[unlikely]]
-    return as_it_is();
-  return select_for({count, read, write, except, mask}, is_zero(timeout), as_it_is);
+    return libc_call();
+  return select_for({count, read, write, except, mask}, is_zero(timeout), libc_call);
 }
 
 [[noreturn]] void __chk_fail();

@@ -61,7 +61,7 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
   side.receiver.enter_kernel();
   guard.unlock();
   settle_before_sleep();
-  ssize_t got = call.as_it_is(call.arguments);
+  ssize_t got = call.libc_call(call.arguments);
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     if (got > 0 && (call.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0) {
@@ -95,14 +95,14 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   guard.unlock();
   settle_before_sleep();
   ssize_t got;
-  const bool as_it_is = limit >= to.left() && call.with == nullptr;
-  const std::size_t most = as_it_is ? 0 : to.part_count();
+  const bool libc_call = limit >= to.left() && call.with == nullptr;
+  const std::size_t most = libc_call ? 0 : to.part_count();
   auto* const parts = static_cast<iovec*>(__builtin_alloca(most * sizeof(iovec)));
   msghdr message{};
   if (!untouched) {
     got = sleep_for_rest(call.fd, POLLIN) ? kNothing : -1;
-  } else if (as_it_is) {
-    got = call.as_it_is(call.arguments);
+  } else if (libc_call) {
+    got = call.libc_call(call.arguments);
     cut = got > 0 && static_cast<std::size_t>(got) < to.left();
   } else {
     message.msg_iov = parts;
@@ -116,8 +116,8 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     note_awake(side);
     if (got > 0) {
-      got = static_cast<ssize_t>(came_from_kernel(side, call, as_it_is ? call.parts : parts,
-                                                  as_it_is ? call.count : message.msg_iovlen,
+      got = static_cast<ssize_t>(came_from_kernel(side, call, libc_call ? call.parts : parts,
+                                                  libc_call ? call.count : message.msg_iovlen,
                                                   static_cast<std::size_t>(got)));
       // There was nothing but the doorbell.
       if (got == 0) return kNothing;
@@ -433,7 +433,7 @@ class Receiving {
 };
 
 // With a pointer that the kernel refuses: it says so as soon as there is something to be copied.
-ssize_t receive_badly(Side& side, const Call& call, Guard& guard) {
+ssize_t receive_with_bad_pointer(Side& side, const Call& call, Guard& guard) {
   if (side.in().control != nullptr) {
     if (!side.receiver.watched()) side.receiver.watch(side.in());
     if (side.receiver.next(side.in()).kind == Receiver::Next::ring) return fail(-EFAULT);
@@ -447,7 +447,7 @@ ssize_t receive_nothing(Side& side, const Call& call, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   guard.unlock();
   settle_before_sleep();
-  const ssize_t got = call.as_it_is(call.arguments);
+  const ssize_t got = call.libc_call(call.arguments);
   const int error = errno;
   if (guard.lock() && !is_gone(side, generation)) {
     if (got < 0 && error == ECONNRESET) side.reset_told = true;
@@ -467,7 +467,7 @@ ssize_t receive_once(Side& side, const Call& call) {
       (side.has_messages() || !has_bytes(side, call.fd)))
     if (const int error = take_error_to_receive(side); error != 0) return fail(-error);
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
-    return receive_badly(side, call, guard);
+    return receive_with_bad_pointer(side, call, guard);
   if (side.in().control == nullptr || side.receiver.has_left() ||
       (call.flags & (MSG_OOB | MSG_ERRQUEUE)) != 0)
     return receive_plainly(side, call, guard);

@@ -163,7 +163,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   std::size_t given = size;
   ssize_t sent;
   if (untouched && !asks && size == from.left()) {
-    sent = call.as_it_is(call.arguments);
+    sent = call.libc_call(call.arguments);
   } else {
     iovec parts[kParts];
     msghdr message{};
@@ -250,7 +250,7 @@ ssize_t send_all_by_kernel(Side& side, const Call& call, Afterwards afterwards) 
   if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
   guard.unlock();
   settle_before_sleep();
-  const ssize_t sent = call.as_it_is(call.arguments);
+  const ssize_t sent = call.libc_call(call.arguments);
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     side.sender.leave_kernel(side.out(), units_sent(side, sent), message_bytes(side, sent));

@@ -205,8 +205,8 @@ inline bool is_zero(const timespec* time) noexcept {
 }
 
 // Awake for a while, then asleep in the program's own call. `look` asks rings and kernel at once.
-template <class Look, class AsItIs>
-int wait_for(Waited& waited, Look look, AsItIs as_it_is) {
+template <class Look, class LibcCall>
+int wait_for(Waited& waited, Look look, LibcCall libc_call) {
   if (waited.accelerated() != 0) {
     int ready = look();
     if (ready != 0) return ready;
@@ -222,7 +222,7 @@ int wait_for(Waited& waited, Look look, AsItIs as_it_is) {
     if (const int ready = look(); ready != 0) return ready;
   }
   settle_before_sleep();
-  const int ready = as_it_is();
+  const int ready = libc_call();
   const int error = errno;
   waited.leave();
   waited.slept();

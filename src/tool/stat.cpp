@@ -142,26 +142,26 @@ json end_json(const Timed& timed) {
 }
 
 // The processes that are meant. Says why there is none.
-std::vector<Process> find(const Stat& stat, std::string& why_not) {
+std::vector<Process> find(const Stat& stat, std::string& reason) {
   std::vector<Process> found;
   if (const std::optional<pid_t> pid = pid_of(stat.what)) {
     Process process;
     switch (watch::look(*pid, process)) {
       case watch::Seen::yes: found.push_back(std::move(process)); break;
       case watch::Seen::no_tables:
-        why_not = fmt::format("process {} does not use farcall, or has not yet", *pid);
+        reason = fmt::format("process {} does not use farcall, or has not yet", *pid);
         break;
       case watch::Seen::forbidden:
-        why_not = fmt::format(
+        reason = fmt::format(
             "process {} may not be looked at: it is another user's, or protected "
             "(who may trace a process may look)",
             *pid);
         break;
       case watch::Seen::silent:
-        why_not =
+        reason =
             fmt::format("the memory of process {} cannot be read: it keeps waiting who does", *pid);
         break;
-      case watch::Seen::gone: why_not = fmt::format("there is no process {}", *pid); break;
+      case watch::Seen::gone: reason = fmt::format("there is no process {}", *pid); break;
     }
     return found;
   }
@@ -170,7 +170,7 @@ std::vector<Process> find(const Stat& stat, std::string& why_not) {
     if (!process.ends.empty()) found.push_back(std::move(process));
   }
   if (found.empty())
-    why_not = fmt::format("nobody that you may look at has anything named {} open", stat.what);
+    reason = fmt::format("nobody that you may look at has anything named {} open", stat.what);
   return found;
 }
 
@@ -201,10 +201,10 @@ void time_answers(std::vector<Process>& processes, double seconds) {
 }
 
 int run(const Stat& stat) {
-  std::string why_not;
-  std::vector<Process> processes = find(stat, why_not);
+  std::string reason;
+  std::vector<Process> processes = find(stat, reason);
   if (processes.empty()) {
-    say("farcall stat: {}\n", why_not);
+    say("farcall stat: {}\n", reason);
     return kFailure;
   }
   if (stat.seconds > 0) time_answers(processes, stat.seconds);

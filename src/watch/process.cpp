@@ -220,7 +220,7 @@ Seen look_at_memory(const Owner& of, const Status& status, std::size_t most, Pro
   return seen;
 }
 
-Seen look_at(pid_t pid, const Status& status, std::size_t most, Process& into) {
+Seen examine(pid_t pid, const Status& status, std::size_t most, Process& into) {
   into = {.pid = pid,
           .user = status.user,
           .group = status.group,
@@ -238,7 +238,7 @@ Seen look_at(pid_t pid, const Status& status, std::size_t most, Process& into) {
 
 Seen look(pid_t pid, Process& into, std::size_t most) {
   Status status;
-  return read_status(pid, status) ? look_at(pid, status, most, into) : Seen::gone;
+  return read_status(pid, status) ? examine(pid, status, most, into) : Seen::gone;
 }
 
 std::vector<Process> Everybody::look(Whose whose) {
@@ -266,7 +266,7 @@ std::vector<Process> Everybody::look(Whose whose) {
     if (!read_status(number, status)) continue;
     if (whose == Whose::own && status.user != ::geteuid()) continue;
     std::size_t& of_user = taken[status.user];
-    const Seen seen = look_at(number, status, kMostEnds - std::min(of_user, kMostEnds), process);
+    const Seen seen = examine(number, status, kMostEnds - std::min(of_user, kMostEnds), process);
     of_user += process.ends.size();
     if (seen == Seen::yes) {
       found.push_back(std::move(process));

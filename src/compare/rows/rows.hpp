@@ -43,7 +43,7 @@ void add_door_of_many(RowList& list);
 void add_message_of_many(RowList& list);
 void add_streams_of_many(RowList& list);
 
-// What the channel shall hold, where the mechanism has no default of its own.
+// How much the channel is to hold, where the mechanism has no default of its own.
 std::size_t default_depth(const Conditions& conditions);
 // How many messages that are; one of 0 bytes counts as one byte.
 std::size_t messages_in(std::size_t depth_bytes, const Conditions& conditions);
