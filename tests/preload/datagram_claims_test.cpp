@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +24,7 @@
 #include "children.hpp"
 #include "datagrams.hpp"
 #include "farcall/memory.hpp"
+#include "unix_message.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -92,20 +92,8 @@ class Claimant {
       Address from, to;
     } hello{answer_.magic,      cookie, answer_.receiver_cookie, kRing, address_of(claimed),
             address_of(server_)};
-    iovec part{.iov_base = &hello, .iov_len = sizeof hello};
-    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* const head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(2 * sizeof(int));
-    const int fds[] = {memory.get(), shown};
-    std::memcpy(CMSG_DATA(head), fds, sizeof fds);
-    EXPECT_EQ(::sendmsg(connection_.get(), &message, 0), static_cast<ssize_t>(sizeof hello));
+    const std::string bytes(reinterpret_cast<const char*>(&hello), sizeof hello);
+    EXPECT_EQ(send_with(connection_.get(), bytes, {memory.get(), shown}), std::ssize(bytes));
     const int before = shared_mappings();
     look();
     return shared_mappings() == before + 1;

@@ -10,7 +10,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -27,6 +26,7 @@
 #include "farcall/memory.hpp"
 #include "preload/real.hpp"
 #include "stream_pair.hpp"
+#include "unix_message.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -79,18 +79,8 @@ void leave_memory(const std::string& name, int connector, int acceptor, std::uin
             0)
       << std::strerror(errno);
   std::uint64_t hello[] = {0x33504354'4C4C4143, cookie_of(acceptor), cookie_of(connector), kRing};
-  iovec part{.iov_base = hello, .iov_len = sizeof hello};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const head = CMSG_FIRSTHDR(&message);
-  *head = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-  const int fd = memory.get();
-  std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
-  ASSERT_EQ(::sendmsg(visitor.get(), &message, 0), static_cast<ssize_t>(sizeof hello));
+  const std::string said(reinterpret_cast<const char*>(hello), sizeof hello);
+  ASSERT_EQ(send_with(visitor.get(), said, {memory.get()}), std::ssize(said));
 }
 
 // How much memory a connection takes whose other end has no library, when somebody of that user
