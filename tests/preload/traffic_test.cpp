@@ -38,7 +38,7 @@ TEST_P(Traffic, ArrivesAsItWasSent) {
   const bool needs_ring = client != "blocking" && server != "blocking" && !both_spin;
   // Those that write a megabyte at a time may be through before both ends have met, but not always.
   const auto seen_enough = [&] { return accelerated != 0 && (by_ring != 0 || !needs_ring); };
-  for (unsigned seed = 1; seed <= 6 || (!seen_enough() && seed <= 100); ++seed) {
+  for (unsigned seed = 1; seed <= 6 || (!seen_enough() && seed <= 1000); ++seed) {
     const std::uint64_t bytes = 1000 + seed * 2'345'678 % 9'000'000;
     const Seen seen = run(client, server, seed, bytes);
     ASSERT_EQ(seen.status, 0) << client << " with " << server << ", seed " << seed;
@@ -54,7 +54,7 @@ TEST_P(Traffic, ArrivesThoughBothEndsAreStoppedAndContinued) {
   const std::string client = kEngines[GetParam() / kCount];
   const std::string server = kEngines[GetParam() % kCount];
   std::uint64_t accelerated = 0;
-  for (unsigned seed = 11; seed <= 12 || (accelerated == 0 && seed < 60); ++seed) {
+  for (unsigned seed = 11; seed <= 12 || (accelerated == 0 && seed < 600); ++seed) {
     const Seen seen = run(client, server, seed, 1'000'000 + seed * 134'567, true);
     ASSERT_EQ(seen.status, 0) << client << " with " << server << ", seed " << seed;
     accelerated += seen.accelerated;

@@ -91,9 +91,9 @@ void TFarcallTransport::open() {
       return open_far(std::move(listener));
     }
     theirs.reset();
-    auto parcel = receive_fd_message(mine.get(), deadline);
-    if (!parcel) throw SystemError(ESRCH, "open");
-    ReceivedFds came(std::move(parcel->descriptors));  // more than one may be long in closing
+    auto answer = receive_fd_message(mine.get(), deadline);
+    if (!answer) throw SystemError(ESRCH, "open");
+    ReceivedFds came(std::move(answer->descriptors));  // more than one may be long in closing
     if (came.size() != 1) throw SystemError(ESRCH, "open");
     connection_ = MessageConnection(checked_message(farcall_adopt(came[0].release()), "adopt"));
   } catch (const std::system_error& error) {

@@ -308,10 +308,10 @@ std::shared_ptr<TTransport> TFarcallServerTransport::acceptImpl() {
       check_stream(came.only());
       auto accepted = std::make_shared<Accepted>(timeout_, message.info());
       const MessageConnection connection = accepted->connect();
-      FdMessage parcel;
-      parcel.descriptors.push_back(UniqueFd(::fcntl(connection.descriptor(), F_DUPFD_CLOEXEC, 3)));
+      FdMessage passed;
+      passed.descriptors.push_back(UniqueFd(::fcntl(connection.descriptor(), F_DUPFD_CLOEXEC, 3)));
       // A client that means well has one with room; others are not waited for.
-      send_fd_message(came.only(), parcel, Deadline::now());
+      send_fd_message(came.only(), passed, Deadline::now());
       message.reply();
       const std::lock_guard guard(lock_);
       std::erase_if(children_, [](const auto& child) { return child.expired(); });
