@@ -141,12 +141,18 @@ void Acceptor::look_again() noexcept { watch_for(kEvents); }
 // In a moment, although nothing more may come: there was no descriptor to let anybody in.
 void Acceptor::look_again_later() noexcept {
   static constexpr auto kMoment = std::chrono::milliseconds(100);
+  if (looks_later_.exchange(true)) return;
   try {
-    run_later(::geteuid(), [this, watch = watch_] {
+    // Not run_later(): with a small table this process may be behind for as long as it is full.
+    catch_up(::geteuid(), [this, watch = watch_] {
       std::this_thread::sleep_for(kMoment);
-      if (const auto kept = watch.lock()) look_again();
+      const auto kept = watch.lock();
+      if (!kept) return;
+      looks_later_ = false;
+      look_again();
     });
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the next who comes brings it
+  } catch (const std::exception&) {
+    looks_later_ = false;  // the next who comes brings it
   }
 }
 

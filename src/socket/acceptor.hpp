@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -54,6 +55,7 @@ class Acceptor {
   PrivateFd listener_;
   PrivateFd spare_;
   std::weak_ptr<Watch> watch_;  // set before it is watched
+  std::atomic<bool> looks_later_{false};
   Registration registration_;
 };
 
