@@ -130,19 +130,42 @@ TEST(MessageShared, WhoMayNotRaiseItByPrivilegeGetsItsOwnBackToo) {
   EXPECT_EQ(server.join(), 0);
 }
 
+// Whether that is in what a channel of this user says of itself.
+bool says_of(const std::string& name, std::string_view what) {
+  std::array<char, 4000> text{};
+  EXPECT_GT(farcall_channel_status((std::to_string(::geteuid()) + "/" + name).c_str(), text.data(),
+                                   text.size() - 1),
+            0);
+  return std::string_view(text.data()).find(what) != std::string_view::npos;
+}
+
+TEST(MessageShared, SaysNothingOfABlockedClientThatHasDied) {
+  const std::string name = unique_name("died");
+  const int channel = farcall_name_attach(name.c_str(), FARCALL_DISCONNECT, 0600);
+  ASSERT_GT(channel, 0);
+  Child client([&] { send(farcall_name_open(name.c_str()), "x"); });
+  const Message message = receive(channel);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  EXPECT_TRUE(says_of(name, "reply-blocked"));
+  client.kill();
+  EXPECT_EQ(receive(channel).info.code, FARCALL_PULSE_DISCONNECT);
+  EXPECT_TRUE(eventually([&] {
+    char byte = 0;
+    return farcall_read(message.id, 0, &byte, 1) < 0 && errno == ESRCH;
+  }));
+  EXPECT_EQ(answer(message.id, 0), -1);
+  EXPECT_EQ(errno, ESRCH);
+  EXPECT_FALSE(says_of(name, "reply-blocked"));
+  farcall_channel_destroy(channel);
+}
+
 TEST(MessageShared, SaysHowMuchNobodyHasAskedFor) {
   const std::string name = unique_name("unsolicited");
   const int channel = farcall_name_attach(name.c_str(), 0, 0600);
   ASSERT_GT(channel, 0);
   const int connection = farcall_connect(channel);
   ASSERT_GT(connection, 0);
-  const auto says = [&](const std::string& what) {
-    std::array<char, 1000> text{};
-    EXPECT_GT(farcall_channel_status((std::to_string(::geteuid()) + "/" + name).c_str(),
-                                     text.data(), text.size() - 1),
-              0);
-    return std::string_view(text.data()).find(what) != std::string_view::npos;
-  };
+  const auto says = [&](const char* what) { return says_of(name, what); };
   EXPECT_TRUE(says(" unsolicited 0\n"));
   const UniqueFd way_in(::dup(farcall_connection_descriptor(connection)));
   send_descriptors(way_in.get(), std::array{0, 0}, kFirstOwnPurpose + 5);
