@@ -472,9 +472,8 @@ ssize_t receive_once(Side& side, const Call& call) {
       (call.flags & (MSG_OOB | MSG_ERRQUEUE)) != 0)
     return receive_plainly(side, call, guard);
   if (call.count > kMostParts) return fail(-EINVAL);
-  if (Span(call.parts, call.count).left() == 0 && !side.has_messages()) {
+  if (Span(call.parts, call.count).left() == 0 && !side.has_messages())
     return receive_nothing(side, call, guard);
-  }
   return Receiving(side, call, guard).receive();
 }
 
