@@ -22,7 +22,8 @@ struct Interrupted {
 class Supervisor {
  public:
   // `patience_ns`: how much longer a slot may take than planned before it counts as hanging.
-  explicit Supervisor(std::size_t most_samples, std::int64_t patience_ns = 20'000'000'000);
+  // Two that spin take a time slice for each step where others keep the processors busy.
+  explicit Supervisor(std::size_t most_samples, std::int64_t patience_ns = 60'000'000'000);
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
   ~Supervisor();
