@@ -31,9 +31,11 @@ inline bool is_bad_time(const timespec* time) noexcept {
   return time->tv_sec < 0 || time->tv_nsec < 0 || time->tv_nsec >= 1'000'000'000;
 }
 
+inline constexpr std::size_t kMostParts = 1024;  // as the kernel, which refuses more
+
 inline bool has_bad_part(const iovec* parts, std::size_t count) noexcept {
   if (count != 0 && is_no_address(parts)) return true;
-  for (std::size_t i = 0; i < count && i < 1024; ++i)
+  for (std::size_t i = 0; i < count && i < kMostParts; ++i)
     if (parts[i].iov_len != 0 && is_no_address(parts[i].iov_base)) return true;
   return false;
 }
@@ -42,7 +44,6 @@ inline bool has_bad_part(const iovec* parts, std::size_t count) noexcept {
 inline bool is_bad_length(std::size_t length) noexcept { return length > SIZE_MAX / 2; }
 
 inline bool has_bad_length(const iovec* parts, std::size_t count) noexcept {
-  constexpr std::size_t kMostParts = 1024;
   if (count > kMostParts) return true;
   for (std::size_t i = 0; i < count; ++i)
     if (is_bad_length(parts[i].iov_len)) return true;

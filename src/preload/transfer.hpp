@@ -6,6 +6,7 @@
 
 #include <sys/socket.h>
 
+#include "preload/address.hpp"
 #include "preload/stream.hpp"
 
 namespace farcall::preload {
@@ -80,6 +81,5 @@ long kernel_queued(int fd) noexcept;
 // So many at a time where a call goes on behind them. What is received comes with as many as the
 // program has, up to kMostParts: who gets less than there is room for takes that for all.
 inline constexpr std::size_t kParts = 32;
-inline constexpr std::size_t kMostParts = 1024;  // as the kernel: EINVAL beyond
 
 }  // namespace farcall::preload

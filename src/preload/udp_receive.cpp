@@ -10,7 +10,6 @@
 namespace farcall::preload {
 namespace {
 
-constexpr std::size_t kMostParts = 1024;    // as the kernel: EMSGSIZE beyond
 constexpr std::uint32_t kKernelEvery = 64;  // receives from memory
 constexpr std::uint32_t kBusyAfter = 4;     // empty receives in a row: then the caller spins
 constexpr std::uint64_t kLookTicks = 20 * kTicksPerMicrosecond;  // between looks of a spinner

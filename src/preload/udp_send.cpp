@@ -181,7 +181,6 @@ ssize_t send_and_count(UdpSocket& socket, int fd, const msghdr& message, int fla
 
 // Adds up what is sent; false for what the kernel refuses, or is to say.
 bool measure(const msghdr& message, std::size_t& bytes) noexcept {
-  constexpr std::size_t kMostParts = 1024;
   if (message.msg_iovlen > kMostParts || is_bad_optional(message.msg_name) ||
       (message.msg_iovlen != 0 && is_no_address(message.msg_iov)))
     return false;
