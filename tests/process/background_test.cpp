@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/background.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -104,6 +109,115 @@ TEST(Background, WhoSendsMoreThanIsClosedIsBehind) {
   EXPECT_TRUE(eventually([&] { return !process::behind(1); }));
 }
 
+// Who works for them for ever leaves some for the others.
+TEST(Background, OneUserHasFewThreads) {
+  std::latch release(1);
+  std::atomic<std::size_t> at_work{0};
+  std::atomic<std::size_t> ended{0};
+  constexpr std::size_t kWork = 3 * process::kThreadsPerUser;
+  for (std::size_t i = 0; i < kWork; ++i)
+    process::run_later(1, [&] {
+      ++at_work;
+      release.wait();
+      --at_work;
+      ++ended;
+    });
+  // Whoever has done these has looked for more to do.
+  for (uid_t user = 2; user < 12; ++user) {
+    std::atomic<bool> done{false};
+    process::run_later(user, [&] { done = true; });
+    EXPECT_TRUE(eventually([&] { return done.load(); }));
+  }
+  EXPECT_EQ(at_work, process::kThreadsPerUser);
+  release.count_down();
+  EXPECT_TRUE(eventually([&] { return ended == kWork; }));
+}
+
+// The last thread sleeps for seconds before it ends.
+TEST(Background, AThreadThatSleepsIsWokenByWork) {
+  const std::int64_t start = monotonic_ns();
+  for (int i = 0; i < 10; ++i) {
+    std::atomic<bool> done{false};
+    process::run_later(1, [&] { done = true; });
+    EXPECT_TRUE(eventually([&] { return done.load(); }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  }
+  EXPECT_LT(monotonic_ns() - start, std::chrono::nanoseconds(std::chrono::seconds(12)).count());
+}
+
+TEST(Background, WhatWorkThrowsIsDropped) {
+  std::atomic<bool> done{false};
+  process::run_later(1, [] { throw SystemError(EIO, "work"); });
+  process::run_later(1, [&] { done = true; });
+  EXPECT_TRUE(eventually([&] { return done.load(); }));
+}
+
+// Keeps a user's threads at work, so that what comes later waits.
+class HeldUp {
+ public:
+  explicit HeldUp(uid_t user) {
+    for (std::size_t i = 0; i < process::kThreadsPerUser; ++i)
+      process::catch_up(user, [this] {
+        ++at_work_;
+        release_.wait();
+        --at_work_;
+      });
+    EXPECT_TRUE(eventually([&] { return at_work_ == process::kThreadsPerUser; }));
+  }
+  HeldUp(const HeldUp&) = delete;
+  HeldUp& operator=(const HeldUp&) = delete;
+  ~HeldUp() {
+    release_.count_down();
+    EXPECT_TRUE(eventually([&] { return at_work_ == 0; }));
+  }
+
+ private:
+  std::latch release_{1};
+  std::atomic<std::size_t> at_work_{0};
+};
+
+void wait_until_done(uid_t user) {
+  EXPECT_TRUE(eventually([&] { return !process::behind(user); }));
+}
+
+TEST(Background, WhereTheTableIsSmallLessMayWait) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  {
+    const HeldUp threads(1);
+    const rlimit small{.rlim_cur = 400, .rlim_max = before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
+    for (int i = 0; i < 99; ++i) process::catch_up(1, [] {});
+    EXPECT_FALSE(process::behind(1));
+    process::catch_up(1, [] {});
+    EXPECT_TRUE(process::behind(1)) << "a quarter of the table";
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  wait_until_done(1);
+}
+
+// What they send faster than it is closed is closed where it comes, so nobody waits for that.
+TEST(Background, ThisProcesssOwnUserIsBehindAndNotFlooding) {
+  const uid_t own = ::geteuid();
+  {
+    const HeldUp threads(own);
+    for (int i = 0; i < 256; ++i) process::catch_up(own, [] {});
+    EXPECT_TRUE(process::behind(own));
+    EXPECT_FALSE(process::is_flooding(own));
+    EXPECT_FALSE(process::goes_on_flooding(own));
+  }
+  wait_until_done(own);
+}
+
+// Whoever sends one mostly has no hand on it any more, but its peer still keeps it.
+TEST(Background, WhatLingersIsClosedWithoutWaiting) {
+  for (std::size_t i = 0; i < process::kThreadsPerUser; ++i)
+    process::close_later(1, door::test::lingering(60));
+  std::atomic<bool> done{false};
+  process::run_later(1, [&] { done = true; });
+  EXPECT_TRUE(eventually([&] { return done.load(); }));
+}
+
 // A socket, and in its queue one that waits for its peer when it is closed, for a minute.
 UniqueFd with_what_lingers() {
   auto [here, there] = socket_pair();
@@ -120,6 +234,31 @@ TEST(Background, SocketsAreClosedWithoutWaitingForWhatLingersInThem) {
   EXPECT_TRUE(process::close_by_exit(sockets)) << "not on this system";
   EXPECT_TRUE(sockets.empty());
   EXPECT_EQ(::fcntl(number, F_GETFD), -1);
+}
+
+// Who takes them on may have as many descriptors as this process, and tells where that is too few.
+TEST(Background, SocketsThatHaveNoRoomElsewhereStayHere) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  std::vector<UniqueFd> low;
+  for (int i = 0; i < 8; ++i) low.emplace_back(::fcntl(0, F_DUPFD_CLOEXEC, 3));
+  int limit = 0;
+  for (const UniqueFd& fd : low) limit = std::max(limit, fd.get() + 1);
+  std::list<process::PrivateFd> sockets;
+  std::vector<UniqueFd> others;
+  while (sockets.size() < static_cast<std::size_t>(limit) + 8) {
+    auto [here, there] = socket_pair();
+    sockets.emplace_back(std::move(here));
+    others.push_back(std::move(there));
+  }
+  const std::size_t all = sockets.size();
+  low.clear();
+  const rlimit small{.rlim_cur = static_cast<rlim_t>(limit), .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
+  const bool closed = process::close_by_exit(sockets);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(closed);
+  EXPECT_EQ(sockets.size(), all);
 }
 
 TEST(Background, NobodysWorkWaitsForWhatLingers) {

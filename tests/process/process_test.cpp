@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Forks, threads of the library's own, and signals.
+#include "process/process.hpp"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "door/child.hpp"
+
+namespace farcall::test {
+namespace {
+
+using door::test::eventually;
+
+long sleeps_of_this_thread() {
+  rusage used{};
+  ::getrusage(RUSAGE_THREAD, &used);
+  return used.ru_nvcsw;
+}
+
+// In a signal handler, say. It would wait for itself, a moment two thousand times.
+TEST(Fork, ByWhoMakesDescriptorsDoesNotWaitForThat) {
+  const process::NoFork guard;
+  const long before = sleeps_of_this_thread();
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  EXPECT_LT(sleeps_of_this_thread() - before, 500);
+  ASSERT_GT(child, 0);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+}
+
+// As long as another thread makes some, a fork waits, but not for ever.
+TEST(Fork, WaitsForOthersThatMakeDescriptors) {
+  std::atomic<bool> makes{false};
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    const process::NoFork guard;
+    makes = true;
+    eventually([&] { return stop.load(); });
+  });
+  ASSERT_TRUE(eventually([&] { return makes.load(); }));
+  const std::int64_t start = monotonic_ns();
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  EXPECT_GE(monotonic_ns() - start, 100'000'000);
+  stop = true;
+  other.join();
+  ASSERT_GT(child, 0);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+}
+
+struct Seen {
+  std::atomic<bool> all_blocked{false};
+  std::atomic<bool> cancellable{true};
+  std::string name;
+  std::atomic<bool> done{false};
+};
+
+void look(void* argument) {
+  Seen& seen = *static_cast<Seen*>(argument);
+  sigset_t blocked;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  bool all = true;
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGALRM, SIGCHLD, SIGIO, SIGRTMIN})
+    all = all && ::sigismember(&blocked, signal) == 1;
+  seen.all_blocked = all;
+  int before = 0;
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  seen.cancellable = before != PTHREAD_CANCEL_DISABLE;
+  std::array<char, 16> name{};
+  ::pthread_getname_np(::pthread_self(), name.data(), name.size());
+  seen.name = name.data();
+  seen.done = true;
+}
+
+// Signals are for the program's threads: those of the library would run its handlers where nobody
+// expects that, and nobody's wait would end.
+TEST(LibraryThread, TakesNoSignalsAndIsNotCancelled) {
+  auto& seen = door::test::lasting<Seen>();
+  sigset_t before;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  ASSERT_EQ(process::start_thread("farcall-looks", look, &seen), 0);
+  ASSERT_TRUE(eventually([&] { return seen.done.load(); }));
+  EXPECT_TRUE(seen.all_blocked);
+  EXPECT_FALSE(seen.cancellable);
+  EXPECT_EQ(seen.name, "farcall-looks");
+  sigset_t after;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  for (int signal = 1; signal < SIGRTMAX; ++signal)
+    EXPECT_EQ(::sigismember(&after, signal), ::sigismember(&before, signal)) << signal;
+}
+
+// Who is interrupted although it catches none was stopped and continued.
+TEST(Signals, CountAsCaughtWhereTheyHaveAHandlerAndAreNotBlocked) {
+  sigset_t all;
+  ::sigfillset(&all);
+  sigset_t before;
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  struct sigaction old {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, &old), 0);
+  EXPECT_FALSE(process::catches_signals());
+  sigset_t only;
+  ::sigemptyset(&only);
+  ::sigaddset(&only, SIGUSR1);
+  ::pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
+  EXPECT_TRUE(process::catches_signals());
+  action.sa_handler = SIG_IGN;
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
+  EXPECT_FALSE(process::catches_signals());
+  ASSERT_EQ(::sigaction(SIGUSR1, &old, nullptr), 0);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+}  // namespace
+}  // namespace farcall::test
