@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Names in the abstract namespace: which there are, whose they are, who gets in.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "door/child.hpp"
+#include "door/lingering.hpp"
+#include "farcall/error.hpp"
+#include "farcall/socket.hpp"
+#include "socket/acceptor.hpp"
+#include "socket/listener.hpp"
+
+namespace farcall::names {
+namespace {
+
+using namespace std::chrono_literals;
+using door::test::become;
+using door::test::Child;
+using door::test::kNobody;
+
+std::string a_name(const char* what) {
+  return std::string("name-test-") + what + "-" + std::to_string(::getpid());
+}
+
+template <class Call>
+int errno_of(Call call) {
+  try {
+    call();
+  } catch (const SystemError& error) {
+    return error.code().value();
+  }
+  return 0;
+}
+
+UniqueFd bound_to(const AbstractAddress& address, int type) {
+  UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::bind(socket.get(), address.get(), address.size()), 0);
+  return socket;
+}
+
+TEST(AbstractAddress, HasOneToAsManyBytesAsThereIsRoomFor) {
+  EXPECT_EQ(errno_of([] { AbstractAddress(""); }), EINVAL);
+  const std::string longest = a_name("longest");
+  const AbstractAddress address(longest +
+                                std::string(AbstractAddress::kLongest - longest.size(), 'x'));
+  const UniqueFd socket = bound_to(address, SOCK_STREAM);
+  const auto found = AbstractAddress::of(socket.get());
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->name(), address.name());
+  EXPECT_EQ(found->name().size(), AbstractAddress::kLongest);
+  EXPECT_EQ(errno_of([] { AbstractAddress(std::string(AbstractAddress::kLongest + 1, 'x')); }),
+            ENAMETOOLONG);
+}
+
+TEST(AbstractAddress, IsNoneOfASocketThatHasNoSuchName) {
+  EXPECT_FALSE(AbstractAddress::of(-1));
+  const UniqueFd unnamed(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_FALSE(AbstractAddress::of(unnamed.get()));
+  const UniqueFd other(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_FALSE(AbstractAddress::of(other.get()));
+  // One that has no bytes, which the kernel permits once.
+  const UniqueFd empty(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const socklen_t size = offsetof(sockaddr_un, sun_path) + 1;
+  if (::bind(empty.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0) {
+    EXPECT_FALSE(AbstractAddress::of(empty.get()));
+  }
+}
+
+TEST(Listener, IsKnownByItsNameAndItsType) {
+  const AbstractAddress address(a_name("listens"));
+  const UniqueFd socket = bound_to(address, SOCK_SEQPACKET);
+  EXPECT_FALSE(owner_of_listener(address.name(), SOCK_SEQPACKET)) << "it does not listen yet";
+  ASSERT_EQ(::listen(socket.get(), 1), 0);
+  EXPECT_EQ(owner_of_listener(address.name(), SOCK_SEQPACKET), std::optional(::geteuid()));
+  EXPECT_FALSE(owner_of_listener(address.name(), SOCK_STREAM));
+  EXPECT_FALSE(owner_of_listener(std::string(address.name()) + "x", SOCK_SEQPACKET));
+  EXPECT_FALSE(owner_of_listener(address.name().substr(1), SOCK_SEQPACKET));
+}
+
+TEST(Named, ASignalThatWasCaughtSinceEndsTheWaitForAServer) {
+  const SignalCount since = SignalCount::now();
+  note_signal();
+  EXPECT_EQ(errno_of([&] { connect_named(a_name("nobody"), Deadline::after(20s), since); }), EINTR);
+}
+
+TEST(Named, WhoIsSomebodyElseIsTurnedAway) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const std::string name = a_name("trusts");
+  NamedListener listener(name);
+  const AbstractAddress address("farcall/0/" + name);
+  Child stranger([&] {
+    ASSERT_TRUE(become(kNobody));
+    const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(socket.get(), address.get(), address.size()), 0);
+    char end = 0;
+    EXPECT_LE(::recv(socket.get(), &end, 1, 0), 0);
+  });
+  // The other one is first.
+  pollfd entry{.fd = listener.fd(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&entry, 1, static_cast<int>(door::test::kPatience.count())), 1);
+  const UniqueFd own = connect_named(name, Deadline::after(20s));
+  const UniqueFd client = listener.accept(Deadline::after(20s));
+  EXPECT_EQ(peer_credentials(client.get()).pid, ::getpid());
+  EXPECT_EQ(stranger.join(), 0);
+}
+
+// They may have sent something that takes long to close.
+TEST(Acceptor, WhoHasNotBeenLetInIsNotWaitedForAtTheEnd) {
+  const AbstractAddress address(a_name("ends"));
+  UniqueFd listener = bound_to(address, SOCK_STREAM);
+  ASSERT_EQ(::listen(listener.get(), 8), 0);
+  process::Acceptor acceptor(std::move(listener));
+  const UniqueFd visitor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::connect(visitor.get(), address.get(), address.size()), 0);
+  FdMessage message{.bytes = std::vector<std::byte>(1), .descriptors = {}};
+  message.descriptors.push_back(door::test::lingering(60));
+  send_fd_message(visitor.get(), message);
+  message.descriptors.clear();
+  const std::int64_t start = monotonic_ns();
+  acceptor.close();
+  EXPECT_LT(monotonic_ns() - start, std::chrono::nanoseconds(30s).count());
+  char end = 0;
+  EXPECT_LE(::recv(visitor.get(), &end, 1, 0), 0) << "it is told";
+}
+
+}  // namespace
+}  // namespace farcall::names

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Packets that are nearly what they should be.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "farcall/error.hpp"
+#include "farcall/memory.hpp"
+#include "farcall/socket.hpp"
+#include "socket/answers.hpp"
+
+namespace farcall::packets {
+namespace {
+
+using Kind = Packet::Kind;
+
+// As anybody may send it who makes no packet of it.
+void send_by_hand(int socket, std::span<const std::byte> bytes, int fd = -1) {
+  iovec piece{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  if (fd >= 0) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+  }
+  ASSERT_EQ(::sendmsg(socket, &message, MSG_DONTWAIT), static_cast<ssize_t>(bytes.size()));
+}
+
+TEST(Packet, ADoorbellBringsNothing) {
+  const auto [here, there] = packet_socket_pair();
+  const std::array<std::byte, 1> ring{};
+  send_by_hand(here.get(), ring);
+  EXPECT_EQ(take_packet(there.get()).kind, Kind::doorbell);
+  send_by_hand(here.get(), ring, here.get());
+  const Packet packet = take_packet(there.get());
+  EXPECT_EQ(packet.kind, Kind::garbage);
+  EXPECT_EQ(packet.descriptors.size(), 1U) << "they come whatever the kind is";
+}
+
+// Whether another one belongs to it is said by 0 and 1 alone.
+TEST(Packet, ThatIsFollowedByNeitherNoneNorOneIsGarbage) {
+  constexpr std::size_t kMore = 5;  // where that stands
+  const auto [here, there] = packet_socket_pair();
+  send_descriptors(here.get(), {}, 7);
+  std::array<std::byte, 64> bytes{};
+  const ssize_t size = ::recv(there.get(), bytes.data(), bytes.size(), 0);
+  ASSERT_GT(size, static_cast<ssize_t>(kMore));
+  for (const int more : {0, 1, 2, 255}) {
+    bytes[kMore] = static_cast<std::byte>(more);
+    send_by_hand(here.get(), std::span(bytes).first(static_cast<std::size_t>(size)));
+    const Packet packet = take_packet(there.get());
+    EXPECT_EQ(packet.kind, more <= 1 ? Kind::descriptors : Kind::garbage) << more;
+    EXPECT_EQ(packet.more, more == 1) << more;
+  }
+}
+
+TEST(Packet, IsLookedAtBeforeItIsTaken) {
+  const auto [here, there] = packet_socket_pair();
+  EXPECT_FALSE(descriptors_come_next(there.get()));
+  const Credentials self{.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()};
+  send_credentials(here.get(), self, 3);
+  EXPECT_FALSE(descriptors_come_next(there.get())) << "it brings ids";
+  (void)take_packet(there.get());
+  const std::array<std::byte, 1> ring{};
+  send_by_hand(here.get(), ring);
+  EXPECT_FALSE(descriptors_come_next(there.get())) << "it is a doorbell";
+  (void)take_packet(there.get());
+  send_descriptors(here.get(), std::array{here.get()});
+  EXPECT_TRUE(descriptors_come_next(there.get()));
+  EXPECT_TRUE(descriptors_come_next(there.get())) << "it is still there";
+  EXPECT_EQ(take_packet(there.get()).descriptors.size(), 1U);
+}
+
+TEST(Packet, ContentHasExactlyItsSize) {
+  const auto [here, there] = packet_socket_pair();
+  std::array<std::byte, 16> into{};
+  EXPECT_EQ(take_content(there.get(), into).kind, Kind::nothing);
+  std::array<std::byte, 32> bytes{};
+  for (const std::size_t size : {std::size_t{15}, into.size(), std::size_t{17}, bytes.size()}) {
+    send_by_hand(here.get(), std::span(bytes).first(size));
+    EXPECT_EQ(take_content(there.get(), into).kind,
+              size == into.size() ? Kind::content : Kind::garbage)
+        << size;
+  }
+}
+
+// Answers go to the process that asks, and to no other that could name itself so.
+TEST(Answers, AreForTheProcessThatHasMadeTheirSocket) {
+  const auto [here, there] = packet_socket_pair();
+  const Credentials self{.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()};
+  EXPECT_TRUE(made_by_sender(there.get(), self));
+  for (const int which : {0, 1, 2}) {
+    Credentials other = self;
+    if (which == 0) ++other.pid;
+    if (which == 1) ++other.uid;
+    if (which == 2) ++other.gid;
+    EXPECT_FALSE(made_by_sender(there.get(), other)) << which;
+  }
+  const auto [stream, end] = socket_pair();
+  EXPECT_FALSE(made_by_sender(stream.get(), self)) << "it is no packet socket";
+}
+
+// Whatever kind of socket it is.
+TEST(FdMessage, AFullSocketIsWaitedForUntilTheDeadline) {
+  const auto [here, there] = socket_pair();
+  std::array<char, 4096> bytes{};
+  while (::send(here.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+  }
+  for (const Deadline deadline : {Deadline::now(), Deadline::after(std::chrono::milliseconds(5))}) {
+    int error = 0;
+    try {
+      send_fd_message(here.get(), {.bytes = std::vector<std::byte>(100), .descriptors = {}},
+                      deadline);
+    } catch (const SystemError& failure) {
+      error = failure.code().value();
+    }
+    EXPECT_EQ(error, ETIMEDOUT);
+    EXPECT_GE(monotonic_ns(), deadline.at());
+  }
+}
+
+}  // namespace
+}  // namespace farcall::packets
