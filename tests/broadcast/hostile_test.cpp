@@ -90,6 +90,31 @@ TEST(BroadcastHostile, AReaderThatLiesAboutItsPositionIsDropped) {
   EXPECT_EQ(publisher.readers(), 0U);
 }
 
+// One line.
+Outcome write_some(Publisher& publisher) {
+  const std::array<std::byte, 8> message{};
+  return publisher.write(message, Deadline::now());
+}
+
+// Nor is one that claims to have read less than it has said before.
+TEST(BroadcastHostile, AReaderThatGoesBackIsDropped) {
+  Publisher publisher({.capacity = 4096});
+  const UniqueFd given = publisher.invite();
+  const Mapping page = take_page(given.get());
+  auto& head = reinterpret_cast<RingControl*>(page.data())->head.value;
+  const auto fill = [&] {
+    while (write_some(publisher) == Outcome::ok) {
+    }
+  };
+  fill();
+  head = 10 * kLine;
+  fill();
+  EXPECT_EQ(publisher.readers(), 1U);
+  head = 5 * kLine;
+  EXPECT_EQ(write_some(publisher), Outcome::ok) << "nobody is waited for";
+  EXPECT_EQ(publisher.readers(), 0U);
+}
+
 // Not every processor reads a header that lies across two lines.
 TEST(BroadcastHostile, AFloorBetweenTwoLinesEndsTheReader) {
   const BroadcastMemory memory = BroadcastMemory::create(page_size());
@@ -119,6 +144,28 @@ Mapping welcome(int invitation, const BroadcastMemory& memory, bool waits) {
   message.descriptors.push_back(std::move(page).release());
   send_fd_message(invitation, message);
   return shared;
+}
+
+// What it misses all the same it has missed as one that was dropped, or else the writer lies.
+TEST(BroadcastHostile, AReaderThatIsWaitedForMissesNothing) {
+  for (const bool says_so : {false, true}) {
+    auto [mine, theirs] = socket_pair();
+    const BroadcastMemory memory = BroadcastMemory::create(page_size());
+    const Mapping shared = welcome(mine.get(), memory, true);
+    Subscriber subscriber = Subscriber::adopt(std::move(theirs), {});
+    BroadcastControl& control = *memory.view().control;
+    control.floors[1].position = kLine;
+    control.floors[1].number = 1;
+    control.raised = 1;
+    if (says_so) reinterpret_cast<RingControl*>(shared.data())->writer.state = broadcast::kDropped;
+    const Outcome expected = says_so ? Outcome::dropped : Outcome::broken;
+    std::byte into;
+    std::size_t size = 0;
+    std::uint64_t missed = 0;
+    for (int i = 0; i < 2; ++i)
+      EXPECT_EQ(subscriber.read({&into, 1}, size, missed, Deadline::now()), expected);
+    EXPECT_EQ(missed, 0U);
+  }
 }
 
 // A reader that is told of news at once does not come to look at its deadline.

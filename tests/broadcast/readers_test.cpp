@@ -223,6 +223,7 @@ TEST(BroadcastReaders, AreNoneOfWhatIsNoInvitation) {
   EXPECT_EQ(error_of([&] { Subscriber::adopt(std::move(given), {}); }), ECONNRESET);
   UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   EXPECT_EQ(error_of([&] { Subscriber::adopt(std::move(file), {}); }), EPROTO);
+  EXPECT_EQ(error_of([&] { Subscriber::adopt(UniqueFd(), {}); }), EBADF);
   UniqueFd lonely(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   EXPECT_EQ(error_of([&] { Subscriber::adopt(std::move(lonely), {}); }), EPROTO);
 }
@@ -281,6 +282,29 @@ TEST(BroadcastReaders, DoNotWaitLongerForAnAnswerThanTheyWant) {
     reader.join();
     EXPECT_EQ(error, ETIMEDOUT);
   }
+}
+
+// Nobody answers there, and a handler has run before this begins to wait.
+TEST(BroadcastReaders, ASignalThatWasCaughtSinceEndsTheWaitForAnAnswer) {
+  const std::string name = unique_name();
+  const NamedListener publisher(name);
+  const SignalCount since = SignalCount::now();
+  note_signal();
+  EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon(), since); }), EINTR);
+}
+
+// They are its parent's, and so is what they read.
+TEST(BroadcastReaders, AreNotEndedByAForkedChild) {
+  Publisher publisher({});
+  Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
+  door::test::in_child([&] { const Publisher gone = std::move(publisher); });
+  std::array<std::byte, 100> into;
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  EXPECT_EQ(subscriber.read(into, size, missed, Deadline::now()), Outcome::would_block);
+  EXPECT_EQ(publisher.readers(), 1U);
+  ASSERT_EQ(send(publisher, 0, 1), Outcome::ok);
+  EXPECT_EQ(receive(subscriber, 1).wrong, 0U);
 }
 
 // Who has gone before the publisher comes to it does not count.
