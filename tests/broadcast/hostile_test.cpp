@@ -131,6 +131,49 @@ TEST(BroadcastHostile, AFloorBetweenTwoLinesEndsTheReader) {
   EXPECT_EQ(missed, 0U);
 }
 
+// Who looks several times before it is told of what it has missed is told of all of it.
+TEST(BroadcastHostile, AFloorThatIsRaisedAgainAddsToWhatIsMissed) {
+  const BroadcastMemory memory = BroadcastMemory::create(page_size());
+  BroadcastControl& control = *memory.view().control;
+  BroadcastReader reader(memory.view(), {});
+  std::byte into;
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  for (const std::uint64_t number : {std::uint64_t{1}, std::uint64_t{3}}) {
+    const std::uint64_t count = control.raised + 1;
+    control.floors[count].position = number * kLine;
+    control.floors[count].number = number;
+    control.raised = count;
+    EXPECT_EQ(reader.take({&into, 1}, size, missed), Outcome::would_block);
+    EXPECT_EQ(missed, number);
+  }
+}
+
+// The size of the file decides, and what is in it has to agree.
+TEST(BroadcastHostile, MemoryThatSaysSomethingElseIsNone) {
+  const BroadcastMemory sample = BroadcastMemory::create(page_size());
+  const BroadcastControl& proper = *sample.view().control;
+  const auto error_of_memory = [&](auto change) {
+    BroadcastControl control{};
+    control.kind = proper.kind;
+    control.capacity = proper.capacity;
+    control.magic = proper.magic;
+    change(control);
+    SharedMemory memory = SharedMemory::create(ring_bytes(page_size()));
+    EXPECT_EQ(::pwrite(memory.fd(), &control, sizeof control, 0), ssize_t{sizeof control});
+    try {
+      (void)BroadcastMemory::attach(std::move(memory).release());
+    } catch (const SystemError& error) {
+      return error.code().value();
+    }
+    return 0;
+  };
+  EXPECT_EQ(error_of_memory([](BroadcastControl&) {}), 0);
+  EXPECT_EQ(error_of_memory([](BroadcastControl& it) { ++it.magic; }), EPROTO);
+  EXPECT_EQ(error_of_memory([](BroadcastControl& it) { it.kind = RingKind::bytes; }), EPROTO);
+  EXPECT_EQ(error_of_memory([](BroadcastControl& it) { it.capacity *= 2; }), EPROTO);
+}
+
 // Does by hand what a publisher does for a reader. Returns the page that the two share.
 Mapping welcome(int invitation, const BroadcastMemory& memory, bool waits) {
   SharedMemory page = SharedMemory::create(page_size());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <array>
+#include <chrono>
 #include <vector>
 
 #include "farcall/error.hpp"
@@ -258,6 +260,95 @@ TEST(MessageRing, AReaderThatSleptOnThisProcessorIsWokenByAFullRing) {
   const std::vector<std::byte> message(1 << 17);
   ASSERT_EQ(ring.writer.write(message, Deadline::now()), Outcome::would_block);
   EXPECT_EQ(ring.memory.view().control->reader.parked, WaitState::kAwake);
+}
+
+// The writer looks at its own position, and room for just that is enough.
+TEST(MessageRing, APollEndsAsSoonAsThereIsRoomForTheLongest) {
+  MessagePair ring(4096);
+  // What it takes beyond the message: the header behind it and one that is cleared ahead.
+  const std::size_t needed = message_ring::footprint(ring.writer.longest_piece()) + 3 * kLine;
+  const std::size_t most = (4096 - needed) / kLine;
+  for (std::size_t i = 0; i < most; ++i)
+    ASSERT_EQ(ring.writer.write(message(48, i), Deadline::now()), Outcome::ok);
+  EXPECT_EQ(ring.writer.prepare_poll(), Outcome::ok);
+  ASSERT_EQ(ring.writer.write(message(48, most), Deadline::now()), Outcome::ok);
+  EXPECT_EQ(ring.writer.prepare_poll(), Outcome::would_block);
+  ring.writer.finish_poll();
+}
+
+// Else a writer without room and a reader that polls would wait for each other.
+TEST(MessageRing, AReaderThatPollsSaysWhatItHasRead) {
+  MessagePair ring(4096);
+  std::array<std::byte, 100> into;
+  std::size_t size = 0;
+  ASSERT_EQ(ring.writer.write(message(48, 1), Deadline::now()), Outcome::ok);
+  ASSERT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::ok);
+  const auto& head = ring.memory.view().control->head.value;
+  EXPECT_EQ(head, 0U) << "too little to be told of";
+  EXPECT_EQ(ring.reader.prepare_poll(), Outcome::would_block);
+  EXPECT_EQ(head, kLine);
+  ring.reader.finish_poll();
+}
+
+TEST(MessageRing, AWriterThatSleptOnThisProcessorIsWokenBeforeTheReaderPolls) {
+  MessagePair ring(4096);
+  test::stay_on_this_processor();
+  std::array<std::byte, 100> into;
+  std::size_t size = 0;
+  // Whoever waits says where it runs.
+  ASSERT_EQ(ring.reader.read(into, size, Deadline::after(std::chrono::milliseconds(1))),
+            Outcome::timed_out);
+  RingControl& control = *ring.memory.view().control;
+  while (ring.writer.write(message(48, 0), Deadline::now()) == Outcome::ok) {
+  }
+  control.writer.processor = control.reader.processor.load();
+  control.writer.parked = WaitState::kOnFutex;
+  for (int i = 0; i < 10; ++i)
+    ASSERT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::ok);
+  ASSERT_NE(control.head.value, 0U);
+  ASSERT_EQ(control.writer.parked, WaitState::kOnFutex);
+  EXPECT_EQ(ring.reader.prepare_poll(), Outcome::ok) << "there is more to read";
+  EXPECT_EQ(control.writer.parked, WaitState::kAwake);
+}
+
+// A long message is one, in however many pieces it travels.
+TEST(MessageRing, ALongMessageIsCountedOnce) {
+  MessagePair ring(4096);
+  observe::Half sent{};
+  observe::Half received{};
+  ring.writer.observe(&sent);
+  ring.reader.observe(&received);
+  const auto whole = message(10'000, 1);
+  std::vector<std::byte> into(10'000);
+  std::size_t size = 0;
+  Outcome written = Outcome::would_block;
+  Outcome read = Outcome::would_block;
+  while (written == Outcome::would_block || read == Outcome::would_block) {
+    if (written == Outcome::would_block) written = ring.writer.write(whole, Deadline::now());
+    read = ring.reader.read(into, size, Deadline::now());
+  }
+  ASSERT_EQ(written, Outcome::ok);
+  ASSERT_EQ(read, Outcome::ok);
+  for (const observe::Half* half : {&sent, &received}) {
+    EXPECT_EQ(observe::detail::get(half->messages), 1U);
+    EXPECT_EQ(observe::detail::get(half->bytes), 10'000U);
+  }
+}
+
+template <class Half>
+void expect_wake_by_finish(Half& half, WaitState& peer) {
+  peer.parked = WaitState::kOnFutex;
+  half.finish();
+  EXPECT_EQ(peer.parked, WaitState::kAwake);
+}
+
+TEST(RingHalves, WhoeverFinishesWakesTheOther) {
+  MessagePair messages(4096);
+  expect_wake_by_finish(messages.writer, messages.memory.view().control->reader);
+  expect_wake_by_finish(messages.reader, messages.memory.view().control->writer);
+  test::BytePair bytes(4096);
+  expect_wake_by_finish(bytes.writer, bytes.memory.view().control->reader);
+  expect_wake_by_finish(bytes.reader, bytes.memory.view().control->writer);
 }
 
 }  // namespace

@@ -107,6 +107,22 @@ TEST_P(WaitIn, EndsSoonWhenThePeerDies) {
   }
 }
 
+// A processor that others want as well is no measure of time: what it has worked meanwhile is.
+TEST_P(WaitIn, LearnsOfADeathWithLittleWork) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  shared.lifeline.second.reset();
+  const auto worked = [] {
+    timespec used{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+  };
+  const auto before = worked();
+  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(40s), [] { return false; }),
+            Outcome::peer_gone);
+  EXPECT_LT(worked() - before, 500ms);
+}
+
 TEST_P(WaitIn, EndsWhenThePeerSaysThatItIsDone) {
   for (const milliseconds pause : {0ms, 5ms, 60ms}) {
     Shared shared;
@@ -296,6 +312,7 @@ TEST(Waiter, CanBeWaitedForWithPoll) {
   EXPECT_EQ(::poll(&entry, 1, 0), 0);
   // What is ready already needs no poll.
   EXPECT_EQ(waiter.prepare_poll(shared.mine, shared.peers, ready), Outcome::ok);
+  EXPECT_EQ(shared.mine.parked, WaitState::kAwake);
 }
 
 TEST(Waiter, PollDescriptorTellsOfThePeersDeath) {
@@ -389,11 +406,21 @@ TEST(Outcomes, HaveNamesAndErrnos) {
   EXPECT_EQ(to_errno(Outcome::would_block), EAGAIN);
   EXPECT_EQ(to_errno(Outcome::timed_out), ETIMEDOUT);
   EXPECT_EQ(to_errno(Outcome::interrupted), EINTR);
+  EXPECT_EQ(to_errno(Outcome::finished), EPIPE);
   EXPECT_EQ(to_errno(Outcome::peer_gone), ECONNRESET);
+  EXPECT_EQ(to_errno(Outcome::broken), EPROTO);
+  EXPECT_EQ(to_errno(Outcome::too_big), EMSGSIZE);
+  EXPECT_EQ(to_errno(Outcome::dropped), ECONNABORTED);
 }
 
 TEST(Deadline, NeverOverflows) {
   EXPECT_TRUE(Deadline::after(std::chrono::nanoseconds::max()).is_never());
+  const auto most = std::chrono::nanoseconds::max();
+  EXPECT_TRUE(Deadline::after(most - 1ns).is_never());
+  EXPECT_TRUE(Deadline::after(most - std::chrono::nanoseconds(monotonic_ns() - 1)).is_never());
+  const Deadline far = Deadline::after(most - std::chrono::nanoseconds(monotonic_ns()) - 1h);
+  EXPECT_FALSE(far.is_never());
+  EXPECT_GT(far, Deadline::after(24h));
   EXPECT_TRUE(Deadline::after(-1s).is_now());
 }
 

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who is woken and who is not: looked at in the words themselves.
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <utility>
+
+#include "farcall/socket.hpp"
+#include "farcall/wait.hpp"
+#include "wait/sleeper.hpp"
+
+namespace farcall::wakes {
+namespace {
+
+// A peer that sleeps as `how` says, on the processor where `waiter` waited last.
+struct Asleep {
+  Asleep(Waiter& waiter, std::uint32_t how) {
+    // Whoever waits says where it runs.
+    EXPECT_EQ(waiter.wait(mine, peers, Deadline::after(std::chrono::milliseconds(1)),
+                          [] { return false; }),
+              Outcome::timed_out);
+    peers.processor = mine.processor.load();
+    peers.parked = how;
+  }
+  WaitState mine{};
+  WaitState peers{};
+};
+
+// Who is about to publish more leaves a peer asleep that would only take the processor away; but
+// it may turn to something else for ever. So the peer has to be one that looks by itself: without a
+// lifeline nobody does, nor on a descriptor or a bell.
+TEST(Wake, WithTheNextLeavesOnlyThoseAsleepThatLookByThemselves) {
+  const std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
+  for (const int descriptor : {-1, lifeline.first.get()})
+    for (const std::uint32_t how :
+         {WaitState::kOnFutex, WaitState::kOnDescriptor, WaitState::kOnBell}) {
+      Waiter waiter(descriptor, WaitMode::block);
+      Asleep asleep(waiter, how);
+      waiter.wake_with_next(asleep.mine, asleep.peers);
+      const bool left = descriptor >= 0 && how == WaitState::kOnFutex;
+      EXPECT_EQ(asleep.peers.parked, left ? how : std::uint32_t{WaitState::kAwake})
+          << how << " " << descriptor;
+      waiter.wake_late(asleep.mine, asleep.peers);
+      EXPECT_EQ(asleep.peers.parked, WaitState::kAwake);
+    }
+}
+
+TEST(Wake, OfWhoRunsElsewhereIsNotPutOff) {
+  const std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
+  Waiter waiter(lifeline.first.get(), WaitMode::block);
+  Asleep asleep(waiter, WaitState::kOnFutex);
+  asleep.peers.processor = asleep.peers.processor + 1;
+  waiter.wake_with_next(asleep.mine, asleep.peers);
+  EXPECT_EQ(asleep.peers.parked, WaitState::kAwake);
+}
+
+TEST(Wake, LateIsForWhoWasLeftAsleepAndOnce) {
+  const std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
+  Waiter waiter(lifeline.first.get(), WaitMode::block);
+  Asleep asleep(waiter, WaitState::kOnFutex);
+  waiter.wake_late(asleep.mine, asleep.peers);
+  EXPECT_EQ(asleep.peers.parked, WaitState::kOnFutex) << "nobody was";
+  waiter.wake_with_next(asleep.mine, asleep.peers);
+  waiter.wake_late(asleep.mine, asleep.peers);
+  asleep.peers.parked = WaitState::kOnFutex;
+  waiter.wake_late(asleep.mine, asleep.peers);
+  EXPECT_EQ(asleep.peers.parked, WaitState::kOnFutex) << "that has been done";
+}
+
+TEST(Wake, ByTheEndIsForWhoSleepsOnTheFutex) {
+  WaitState mine{};
+  WaitState peers{};
+  peers.parked = WaitState::kOnFutex;
+  Waiter::finish(mine, peers);
+  EXPECT_EQ(mine.state, WaitState::kFinished);
+  EXPECT_EQ(peers.parked, WaitState::kAwake);
+  // The socket tells those.
+  peers.parked = WaitState::kOnDescriptor;
+  Waiter::finish(mine, peers);
+  EXPECT_EQ(peers.parked, WaitState::kOnDescriptor);
+}
+
+// A handler that leaves by siglongjmp(3) leaves a sleep behind that nobody ends.
+TEST(Wake, ByASignalChangesTheWordOfASleepOnce) {
+  std::atomic<std::uint32_t> word{WaitState::kOnFutex};
+  const SignalCount before = SignalCount::now();
+  const Sleeper sleeper(word);
+  note_signal();
+  EXPECT_EQ(word, WaitState::kAwake);
+  EXPECT_NE(SignalCount::now(), before);
+  word = WaitState::kOnFutex;
+  note_signal();
+  EXPECT_EQ(word, WaitState::kOnFutex) << "somebody else's by now";
+}
+
+TEST(Wake, ByASignalIsForTheInnermostSleep) {
+  std::atomic<std::uint32_t> outer{WaitState::kOnFutex};
+  std::atomic<std::uint32_t> inner{WaitState::kOnFutex};
+  const Sleeper sleeps(outer);
+  {
+    const Sleeper in_handler(inner);
+    note_signal();
+    EXPECT_EQ(inner, WaitState::kAwake);
+    EXPECT_EQ(outer, WaitState::kOnFutex);
+  }
+  note_signal();
+  EXPECT_EQ(outer, WaitState::kAwake);
+}
+
+bool forbid_membarrier() {
+  const std::array filter{
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{.len = filter.size(), .filter = const_cast<sock_filter*>(filter.data())};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// A program may forbid it to itself when the library has been loaded; what is waited for then is
+// longer than any processor keeps a store to itself.
+TEST(HeavyFence, TakesItsTimeWhereItIsForbidden) {
+  if (!detail::kernel_fences) GTEST_SKIP() << "there is none";
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (!forbid_membarrier()) ::_exit(2);
+    const std::int64_t start = monotonic_ns();
+    asymmetric_fence_heavy();
+    ::_exit(monotonic_ns() - start >= 1'000'000 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace farcall::wakes
