@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a client keeps from one call to the next, and what it says of a call that failed.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "call/raw.hpp"
+#include "call/server.hpp"
+
+namespace farcall::call::test {
+namespace {
+
+using door::test::become;
+using door::test::in_child;
+using door::test::kNobody;
+using farcall::test::ask;
+using farcall::test::bytes_of;
+using farcall::test::Server;
+
+Deadline before_long() { return Deadline::after(20s); }
+
+template <class Call>
+int failure_of(Call call) {
+  try {
+    call();
+  } catch (const SystemError& error) {
+    return error.code().value();
+  }
+  return 0;
+}
+
+// The number may stand for something else by the time that a session is opened there.
+TEST(Client, SendsNothingToAnotherSocketThanItsPorts) {
+  Server server;
+  const int port = server.port.descriptor();
+  Client other(port);
+  other.set_socket(socket_cookie(port) + 1);
+  CallResults results;
+  EXPECT_EQ(failure_of([&] { other.call({}, results, before_long()); }), EBADF);
+  EXPECT_EQ(server.port.sessions(), 0U);
+  Client client(port);
+  client.set_socket(socket_cookie(port));
+  EXPECT_EQ(ask(client, "hello"), "hello");
+}
+
+TEST(Client, KeepsItsSession) {
+  Server server;
+  Client client(server.port.descriptor());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ask(client, "hello"), "hello");
+  EXPECT_EQ(server.port.sessions(), 1U);
+}
+
+// Whoever has asked for it may not be who calls next.
+TEST(Client, ASessionThatWasAskedForBeforeAChangeOfIdsServesOneCall) {
+  for (const bool changes : {false, true}) {
+    Server server;
+    Client client(server.port.descriptor());
+    AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = {}});
+    if (changes) forget_credentials();
+    std::array<std::byte, 100> buffer;
+    CallResults results;
+    results.buffer = buffer;
+    ASSERT_EQ(call.take(results, before_long()), Outcome::ok);
+    EXPECT_TRUE(call.dispatched());
+    EXPECT_TRUE(eventually([&] { return server.port.sessions() == (changes ? 0 : 1); }));
+  }
+}
+
+// Short calls and long ones: those that take a session at hand, and those that look for one.
+TEST(Client, AnIdleSessionOfAnotherUserIsNotUsed) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  Server server([](ServerThread& thread, Incoming& incoming) {
+    const uid_t user = incoming.caller().uid;
+    thread.reply(incoming, std::as_bytes(std::span(&user, 1)));
+  });
+  for (const std::size_t size : {10U, 10'000U})
+    in_child([&, port = server.port.descriptor()] {
+      Client client(port);
+      const std::vector<std::byte> request(size);
+      const auto seen_as = [&] {
+        uid_t user = 0;
+        CallResults results;
+        results.buffer = std::as_writable_bytes(std::span(&user, 1));
+        EXPECT_EQ(client.call({.data = request, .descriptors = {}}, results, before_long()),
+                  Outcome::ok);
+        return user;
+      };
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(seen_as(), 0U);
+      ASSERT_TRUE(become(kNobody));
+      forget_credentials();
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(seen_as(), kNobody);
+    });
+}
+
+// Also where the call is so quick that its session is put back without a look at others.
+TEST(Client, ASessionInUseClosesWhereTheClientRetiresMeanwhile) {
+  std::optional<Client> client;
+  Server server([&](ServerThread& thread, Incoming& incoming) {
+    if (farcall::test::text_of(incoming.data()) == "retire") client->retire();
+    thread.reply(incoming, {});
+  });
+  client.emplace(server.port.descriptor());
+  for (int i = 0; i < 50; ++i) {
+    for (int k = 0; k < 10; ++k) (void)ask(*client, "stay");
+    ASSERT_EQ(server.port.sessions(), 1U);
+    (void)ask(*client, "retire");
+    ASSERT_TRUE(eventually([&] { return server.port.sessions() == 0; }));
+  }
+}
+
+// The kernel says of each id that it is the client's, also where it differs alone.
+TEST(Client, SaysAllOfItsIds) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  Server server([](ServerThread& thread, Incoming& incoming) {
+    const CallerIdentity& who = *incoming.identity();
+    const std::array ids{who.real_uid, who.effective.uid, who.saved_uid,
+                         who.real_gid, who.effective.gid, who.saved_gid};
+    thread.reply(incoming, std::as_bytes(std::span(ids)));
+  });
+  constexpr std::size_t kIds = 6;
+  for (std::size_t other = 0; other <= kIds; ++other) {
+    in_child([&, port = server.port.descriptor()] {
+      std::array<uid_t, kIds> ids{};
+      if (other < kIds) ids[other] = kNobody;
+      ASSERT_EQ(::setresgid(ids[3], ids[4], ids[5]), 0);
+      ASSERT_EQ(::setresuid(ids[0], ids[1], ids[2]), 0);
+      Client client(port);
+      std::array<uid_t, kIds> seen{};
+      CallResults results;
+      results.buffer = std::as_writable_bytes(std::span(seen));
+      ASSERT_EQ(client.call({}, results, before_long()), Outcome::ok);
+      EXPECT_EQ(seen, ids) << other;
+    });
+  }
+}
+
+// ---- what a server answers to who asks for a session ----
+
+// By hand. Returns what the call comes to: an outcome, or an errno.
+template <class Answer>
+std::pair<Outcome, int> call_of_server(Answer answer) {
+  const auto [server, port] = packet_socket_pair();
+  Client client(port.get());
+  CallResults results;
+  // It has asked, and goes on with that the next time.
+  EXPECT_EQ(client.call({}, results, Deadline::after(1ms)), Outcome::timed_out);
+  Packet asked = take_packet(server.get());
+  EXPECT_EQ(asked.descriptors.size(), 2U);
+  const Mapping session = SharedMemory::adopt(std::move(asked.descriptors[0])).map();
+  answer(*reinterpret_cast<SessionControl*>(session.data()), asked.descriptors[1].get());
+  Outcome outcome = Outcome::ok;
+  const int error = failure_of([&] { outcome = client.call({}, results, Deadline::after(100ms)); });
+  EXPECT_FALSE(Client::dispatched());
+  return {outcome, error};
+}
+
+TEST(SessionAnswer, ARefusalIsAnErrno) {
+  const auto refused = [](std::uint32_t error) {
+    return call_of_server([error](SessionControl& control, int answers) {
+      control.terms.refusal = error;
+      send_descriptors(answers, {});
+    });
+  };
+  EXPECT_EQ(refused(EAGAIN), std::pair(Outcome::ok, EAGAIN));
+  EXPECT_EQ(refused(EHWPOISON), std::pair(Outcome::ok, EHWPOISON));
+  for (const std::uint32_t none : {0U, EHWPOISON + 1U, 512U, ~0U})
+    EXPECT_EQ(refused(none), std::pair(Outcome::broken, 0)) << none;
+}
+
+TEST(SessionAnswer, IsOneSocketOfPackets) {
+  const auto sent = [](std::initializer_list<int> descriptors) {
+    return call_of_server([&](SessionControl&, int answers) {
+      send_descriptors(answers, std::span(descriptors.begin(), descriptors.size()));
+    });
+  };
+  const auto [here, there] = packet_socket_pair();
+  const auto [stream, other] = socket_pair();
+  EXPECT_EQ(sent({here.get()}), std::pair(Outcome::timed_out, 0)) << "which nobody serves";
+  EXPECT_EQ(sent({here.get(), here.get()}), std::pair(Outcome::broken, 0));
+  EXPECT_EQ(sent({stream.get()}), std::pair(Outcome::broken, 0));
+}
+
+// ---- calls that fail ----
+
+TEST(Client, WhoDoesNotWaitIsToldThatItWouldHaveTo) {
+  const auto [server, port] = packet_socket_pair();
+  Client client(port.get());
+  CallResults results;
+  EXPECT_EQ(client.call({}, results, Deadline::now()), Outcome::would_block);
+  // Nor where there is no room to ask.
+  while (::send(port.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
+  }
+  Client second(port.get());
+  EXPECT_EQ(second.call({}, results, Deadline::now()), Outcome::would_block);
+  EXPECT_EQ(second.call({}, results, Deadline::after(1ms)), Outcome::timed_out);
+}
+
+TEST(Client, KnowsWhetherACallThatFailedWasDispatched) {
+  Server server([](ServerThread&, Incoming& incoming) { incoming.refuse(EDOM); });
+  Client client(server.port.descriptor());
+  CallResults results;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(failure_of([&] { client.call({}, results, before_long()); }), EDOM);
+    EXPECT_TRUE(Client::dispatched());
+    EXPECT_EQ(failure_of([&] {
+                client.call({.data = {}, .descriptors = std::array{-1}}, results, before_long());
+              }),
+              EBADF);
+    EXPECT_FALSE(Client::dispatched());
+  }
+}
+
+// What could not be sent is not waited for by what is sent next.
+TEST(Client, SendsAgainWhereNothingHasBeenSent) {
+  Server server;
+  Client client(server.port.descriptor());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(failure_of(
+                  [&] { client.send({.data = {}, .descriptors = std::array{-1}}, before_long()); }),
+              EBADF);
+    EXPECT_EQ(ask(client, "hello"), "hello");
+  }
+}
+
+// A signal that a call has been told of, and stays in spite of, does not end it again.
+TEST(Client, StaysInSpiteOfOneSignalOnce) {
+  struct Policy final : RetryPolicy {
+    bool stay(Outcome outcome, Deadline&) override {
+      EXPECT_EQ(outcome, Outcome::interrupted);
+      ++times;
+      return true;
+    }
+    [[nodiscard]] bool before_dispatch() const noexcept override { return true; }
+    int times = 0;
+  } policy;
+  Server server([](ServerThread& thread, Incoming& incoming) {
+    std::this_thread::sleep_for(50ms);
+    thread.reply(incoming, {});
+  });
+  Client client(server.port.descriptor());
+  CallResults results;
+  ASSERT_EQ(client.call({}, results, before_long()), Outcome::ok) << "it has a session";
+  const SignalCount since = SignalCount::now();
+  note_signal();
+  const CallArguments arguments{.data = {}, .descriptors = {}, .retry_policy = &policy};
+  EXPECT_EQ(client.call(arguments, results, before_long(), since), Outcome::ok);
+  EXPECT_EQ(policy.times, 1);
+}
+
+}  // namespace
+}  // namespace farcall::call::test
