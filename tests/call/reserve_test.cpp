@@ -171,5 +171,33 @@ TEST_F(CallReserve, NobodyWaitsInVainWhereverOthersAreHeldUp) {
   expect_reserve();
 }
 
+// Also where those that receive are not done with their part of the port, and call nobody.
+TEST(CallReserveAtTheEnd, EachThreadLearnsThatThePortHasClosed) {
+  give_up_after(120s);
+  Port port;
+  Barrier barrier;
+  std::atomic<int> ended{0};
+  const int enough = static_cast<int>(port.processors()) + 1;
+  const int count = enough + 4;
+  std::list<std::thread> threads;
+  for (int i = 0; i < count; ++i)
+    threads.emplace_back([&] {
+      ServerThread thread(port);
+      thread.set_restartable(true);
+      thread.set_reservable(true);
+      Incoming incoming;
+      EXPECT_EQ(thread.receive(incoming, Deadline::never()), Outcome::finished);
+      ++ended;
+      barrier.pass();
+    });
+  EXPECT_TRUE(eventually([&] {
+    return port.has_reserve() && port.idle_threads() == static_cast<std::size_t>(enough);
+  }));
+  port.close();
+  EXPECT_TRUE(eventually([&] { return ended == count; })) << ended;
+  barrier.open();
+  for (std::thread& thread : threads) thread.join();
+}
+
 }  // namespace
 }  // namespace farcall::call::test

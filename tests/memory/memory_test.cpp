@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -281,6 +282,25 @@ TEST(SharedMemory, WhoMayMakeNoFilesIsToldAndNotEnded) {
   EXPECT_EQ(create_error(), EFBIG);
   limit.lift();
   EXPECT_EQ(create_error(), 0);
+}
+
+// Of more than there is nothing is tried: the kernel would end somebody to fill it.
+TEST(SharedMemory, SomewhatMoreThanThereIsIsRefusedBeforeItIsMade) {
+  const FileLimit limit;
+  limit.set(4096);
+  struct sysinfo machine {};
+  ASSERT_EQ(::sysinfo(&machine), 0);
+  const std::size_t all = machine.totalram * machine.mem_unit;
+  const auto error_of = [](std::size_t size) {
+    try {
+      (void)SharedMemory::create(size);
+    } catch (const SystemError& error) {
+      return error.code().value();
+    }
+    return 0;
+  };
+  EXPECT_EQ(error_of(all + all / 8), ENOMEM);
+  EXPECT_EQ(error_of(all / 64), EFBIG) << "that much there is, but not for a file";
 }
 
 TEST(SharedMemory, ALimitOfFilesMayChangeAtAnyTime) {
