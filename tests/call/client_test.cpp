@@ -188,6 +188,35 @@ TEST(SessionAnswer, IsOneSocketOfPackets) {
   EXPECT_EQ(sent({stream.get()}), std::pair(Outcome::broken, 0));
 }
 
+TEST(SessionAnswer, IsARefusalWhereAPortHasAllThatItMayHave) {
+  Server server(farcall::test::echo, 1, WaitMode::adaptive, {.sessions = 2});
+  const int port = server.port.descriptor();
+  CallResults results;
+  Client first(port);
+  EXPECT_EQ(ask(first, "1"), "1");
+  {
+    Client second(port);
+    EXPECT_EQ(ask(second, "2"), "2");
+    Client third(port);
+    EXPECT_EQ(failure_of([&] { third.call({}, results, before_long()); }), EAGAIN);
+  }
+  // As soon as one has gone there is room, however often.
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(eventually([&] { return server.port.sessions() == 1; }));
+    Client other(port);
+    EXPECT_EQ(ask(other, "2"), "2");
+  }
+}
+
+TEST(SessionAnswer, IsARefusalWhereAUserHasAllThatItMayHave) {
+  Server server(farcall::test::echo, 1, WaitMode::adaptive, {.sessions_per_user = 1});
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(eventually([&] { return server.port.sessions() == 0; }));
+    Client other(server.port.descriptor());
+    EXPECT_EQ(ask(other, "1"), "1");
+  }
+}
+
 // ---- calls that fail ----
 
 TEST(Client, WhoDoesNotWaitIsToldThatItWouldHaveTo) {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The end of a port, whatever its threads are doing.
+#include <unistd.h>
+
+#include <cstdint>
 #include <future>
+#include <memory>
 
 #include "call/raw.hpp"
 #include "call/server.hpp"
@@ -62,6 +66,43 @@ TEST(CallClose, EndsTheWaitOfAClientThatIsJustBeingQueued) {
   EXPECT_FALSE(owner->armed);
   EXPECT_EQ(one.get(), Outcome::peer_gone);
   EXPECT_EQ(other.get(), Outcome::peer_gone);
+}
+
+// Who holds it from before the end learns of that, and so does who gets one afterwards.
+TEST(CallClose, EveryWayToAnEndpointIsClosedWithIt) {
+  Port port;
+  const auto endpoint = port.open_endpoint({}, {});
+  const UniqueFd before = endpoint->branch();
+  endpoint->close();
+  const UniqueFd afterwards = endpoint->branch();
+  for (const int way : {before.get(), afterwards.get()}) {
+    Client client(way);
+    CallResults results;
+    EXPECT_EQ(client.call({}, results, Deadline::after(20s)), Outcome::peer_gone);
+    EXPECT_FALSE(Client::dispatched());
+  }
+  EXPECT_EQ(port.sessions(), 0U);
+}
+
+class Silent final : public Source {
+ public:
+  std::size_t on_readable() noexcept override { return 0; }
+};
+
+// What cannot be listened to is not kept, and what is forgotten is kept no longer.
+TEST(CallClose, NothingIsKeptOfWhatIsNotListenedTo) {
+  Port port;
+  auto source = std::make_shared<Silent>();
+  const std::weak_ptr<Silent> kept = source;
+  EXPECT_THROW(port.listen(-1, std::move(source), ::geteuid(), 0), SystemError);
+  EXPECT_TRUE(kept.expired());
+  auto other = std::make_shared<Silent>();
+  const std::weak_ptr<Silent> listened = other;
+  const auto [here, there] = packet_socket_pair();
+  const std::uint64_t number = port.listen(here.get(), std::move(other), ::geteuid(), 0);
+  EXPECT_FALSE(listened.expired());
+  port.forget(here.get(), number);
+  EXPECT_TRUE(listened.expired());
 }
 
 }  // namespace

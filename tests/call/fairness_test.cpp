@@ -378,5 +378,26 @@ TEST_F(CallFairness, WhoRingsWhileItWaitsForItsTurnIsListenedToMoreSeldom) {
   EXPECT_EQ(thread.reply(incoming, {}), Outcome::ok);
 }
 
+// Several rest at a time, each until a moment of its own, and none for long.
+TEST_F(CallFairness, EachThatHasRungInVainIsListenedToAgainBeforeLong) {
+  constexpr std::size_t kSessions = 8;
+  std::deque<RawSession> sessions;
+  while (sessions.size() < kSessions) ASSERT_TRUE(sessions.emplace_back(descriptor).welcome());
+  const auto rests = [&](const RawSession& session) {
+    (void)!::send(session.socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    pollfd any{.fd = port.poll_descriptor(), .events = POLLIN, .revents = 0};
+    const bool told = ::poll(&any, 1, 0) != 0;
+    EXPECT_EQ(thread.receive(incoming, Deadline::now()), Outcome::would_block);
+    return !told;
+  };
+  for (const RawSession& session : sessions)
+    ASSERT_TRUE(eventually([&] { return rests(session); }));
+  for (const RawSession& session : sessions) session.give(Kind::request, 1, 5);
+  for (std::size_t i = 0; i < kSessions; ++i) {
+    ASSERT_EQ(thread.receive(incoming, Deadline::after(5s)), Outcome::ok) << i;
+    EXPECT_EQ(thread.reply(incoming, {}), Outcome::ok);
+  }
+}
+
 }  // namespace
 }  // namespace farcall::call::test

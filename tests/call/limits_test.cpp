@@ -32,7 +32,7 @@ TEST(Limits, AreWhatWasSetAndDefaultsElsewhere) {
   farcall_limits limits{};
   EXPECT_EQ(get_limits(&limits), -1) << "whose size is not said";
   EXPECT_EQ(errno, EINVAL);
-  limits.size = sizeof limits;
+  limits.size = sizeof limits + 64;  // of a program that knows more than this library
   limits.sessions_per_user = 7;
   limits.patience_ns = 5'000'000;
   ASSERT_EQ(set_limits(&limits), 0);
@@ -44,6 +44,7 @@ TEST(Limits, AreWhatWasSetAndDefaultsElsewhere) {
   told.size = sizeof told;
   ASSERT_EQ(get_limits(&told), 0);
   EXPECT_EQ(told.sessions_per_user, 7U);
+  EXPECT_EQ(told.size, sizeof told) << "that is the caller's";
   limits.patience_ns = -1;
   EXPECT_EQ(set_limits(&limits), -1);
 }
@@ -133,6 +134,26 @@ TEST(Limits, MemoryThatThreadsKeepForTheNextRequestIsBounded) {
   // What is too much is given up by a thread that serves nobody.
   EXPECT_TRUE(eventually([&] { return kept() <= RequestBuffer::kMostKept; }));
   EXPECT_GT(kept(), 0U);
+}
+
+// What one has given up another may keep.
+TEST(Limits, MemoryThatIsKeptNoMoreLeavesRoom) {
+  constexpr std::size_t kBytes = std::size_t{32} << 20;
+  for (std::size_t i = 0; i < RequestBuffer::kMostKept / kBytes + 2; ++i) {
+    RequestBuffer buffer;
+    const auto reserve = [&] {
+      return buffer.reserve(kBytes, Charge(Resource::bytes, ::geteuid(), kBytes), ::geteuid());
+    };
+    std::byte* const start = reserve();
+    ASSERT_NE(start, nullptr);
+    ASSERT_EQ(*start, std::byte{});
+    *start = std::byte{7};
+    buffer.release();
+    std::byte* const again = reserve();
+    ASSERT_NE(again, nullptr);
+    EXPECT_EQ(*again, std::byte{7}) << "it was not kept, in round " << i;
+    buffer.free();
+  }
 }
 
 }  // namespace
