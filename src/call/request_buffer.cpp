@@ -40,7 +40,6 @@ std::byte* RequestBuffer::reserve(std::size_t size, Charge charge, uid_t user) n
   if (size > memory_.size()) {
     drop();
     const std::size_t pages = round_up_to_pages(size);
-    if (pages < size) return nullptr;
     void* address =
         ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (address == MAP_FAILED) return nullptr;
