@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The end of a port, whatever its threads are doing.
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -82,6 +83,29 @@ TEST(CallClose, EveryWayToAnEndpointIsClosedWithIt) {
     EXPECT_FALSE(Client::dispatched());
   }
   EXPECT_EQ(port.sessions(), 0U);
+}
+
+// Who polls is told of what waits, and not of what has been taken.
+TEST(CallPoll, NothingIsToldOfWhatHasBeenTaken) {
+  Port port;
+  const auto endpoint = port.open_endpoint({}, {});
+  ServerThread thread(port);
+  Incoming incoming;
+  const auto told = [&] {
+    pollfd any{.fd = port.poll_descriptor(), .events = POLLIN, .revents = 0};
+    return ::poll(&any, 1, 0) == 1;
+  };
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_FALSE(told());
+    for (int i = 0; i < 2; ++i) port.post(endpoint, 1);
+    EXPECT_TRUE(told());
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_EQ(thread.receive(incoming, Deadline::now()), Outcome::ok);
+      EXPECT_TRUE(incoming.notice());
+    }
+    EXPECT_EQ(thread.receive(incoming, Deadline::now()), Outcome::would_block);
+  }
+  EXPECT_FALSE(told());
 }
 
 class Silent final : public Source {

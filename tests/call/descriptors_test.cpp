@@ -9,13 +9,16 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <latch>
 #include <thread>
 
 #include "call/raw.hpp"
 #include "call/server.hpp"
 #include "door/lingering.hpp"
+#include "process/background.hpp"
 
 namespace farcall::call::test {
 namespace {
@@ -205,6 +208,33 @@ TEST(Descriptors, ThatNobodyHasAskedForAreCounted) {
   EXPECT_TRUE(counted(6));
   EXPECT_EQ(endpoint->unsolicited().control_messages, 0U);
   EXPECT_EQ(ask(client, "y"), "y");
+}
+
+// Nothing more is taken of who sends them until those are closed, and then it goes on.
+TEST(Descriptors, ThatComeFasterThanTheyAreClosedHoldUpTheirSenderAlone) {
+  Server server;
+  const auto endpoint = server.port.open_endpoint({}, {});
+  const UniqueFd way_in = endpoint->branch();
+  const uid_t own = ::geteuid();
+  std::latch release(1);
+  std::atomic<std::size_t> at_work{0};
+  for (std::size_t i = 0; i < process::kThreadsPerUser; ++i)
+    process::catch_up(own, [&] {
+      ++at_work;
+      release.wait();
+      --at_work;
+    });
+  ASSERT_TRUE(eventually([&] { return at_work == process::kThreadsPerUser; }));
+  for (int i = 0; i < 256; ++i) process::catch_up(own, [] {});
+  ASSERT_TRUE(process::behind(own));
+  send_descriptors(way_in.get(), std::array{0}, kPurposeSession);
+  ASSERT_TRUE(eventually([&] { return endpoint->unsolicited().descriptors == 1; }));
+  Client client(way_in.get());
+  CallResults results;
+  EXPECT_EQ(client.call({}, results, Deadline::after(20ms)), Outcome::timed_out);
+  release.count_down();
+  ASSERT_TRUE(eventually([&] { return at_work == 0; }));
+  EXPECT_EQ(ask(client, "after"), "after");
 }
 
 // All of the memory that has come is mapped by the server, however short the request in it is.

@@ -156,6 +156,22 @@ struct ReaderLeaves : RingScenario {
   } whole{{view, here}, {view, there}};
 };
 
+// A side says that it will do nothing more (Waiter::finish()), behind what it did last.
+struct SaysThatItIsDone : RingScenario {
+  explicit SaysThatItIsDone(const Shape& wanted) : RingScenario(wanted.capacity, false) {
+    threads.emplace_back([this] {
+      data[0] = std::byte{1};
+      Waiter::finish(control.writer, control.reader);
+    });
+    threads.emplace_back([this] {
+      const Outcome outcome =
+          there.wait(control.reader, control.writer, Deadline::never(), [] { return false; });
+      require(outcome == Outcome::peer_gone, "not told");
+      require(data[0] == std::byte{1}, "not what was done last");
+    });
+  }
+};
+
 template <class Kind>
 Check check(const char* name, Shape shape, Options options = {}) {
   return {
@@ -211,6 +227,7 @@ std::vector<Check> byte_checks() {
       check<Bytes>("bytes on descriptors", {.capacity = 2, .sizes = {1}, .with_descriptors = true},
                    {.timeouts = 1}),
       check<ByteReaderLeaves>("the reader of bytes leaves", {.capacity = 2, .sizes = {}}),
+      check<SaysThatItIsDone>("a side is done", {.capacity = 2, .sizes = {}}),
   };
   if (soaking())
     all.push_back(check<Bytes>("bytes, and the end", {.capacity = 2, .sizes = {3}},
