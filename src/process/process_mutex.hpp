@@ -31,18 +31,13 @@ class ProcessMutex {
   ProcessMutex& operator=(const ProcessMutex&) = delete;
 
   void lock() noexcept {
-    if (!try_lock()) [[unlikely]]
+    if (!attempt(std::memory_order_relaxed)) [[unlikely]]
       lock_slowly();
   }
-  // seq_cst, here and in unlock(): of two threads of which each changes the mutex and then looks at
-  // what the other has said before, at least one sees the other.
-  bool try_lock() noexcept {
-    std::uint32_t seen = word_.load(std::memory_order_relaxed);
-    const std::uint32_t mine = own();
-    while (is_free(seen, mine))
-      if (word_.compare_exchange_weak(seen, mine | kHeld, std::memory_order_seq_cst)) return true;
-    return false;
-  }
+  // seq_cst, here and in unlock(): of two threads of which one unlocks and then looks at what the
+  // other says, and the other says so and then tries to lock, at least one sees the other. So a
+  // look that finds it held counts as well.
+  bool try_lock() noexcept { return attempt(std::memory_order_seq_cst); }
   void unlock() noexcept {
     const std::uint32_t mine = own();
     // Locked before a fork that its own holder has made, in a signal handler.
@@ -62,10 +57,17 @@ class ProcessMutex {
   static bool is_free(std::uint32_t seen, std::uint32_t mine) noexcept {
     return (seen & ~kState) != mine || (seen & kState) == 0;
   }
+  bool attempt(std::memory_order look) noexcept {
+    std::uint32_t seen = word_.load(look);
+    const std::uint32_t mine = own();
+    while (is_free(seen, mine))
+      if (word_.compare_exchange_weak(seen, mine | kHeld, std::memory_order_seq_cst)) return true;
+    return false;
+  }
   [[gnu::noinline]] void lock_slowly() noexcept {
     for (int i = 0; i < kLooks; ++i) {
       relax();
-      if (try_lock()) return;
+      if (attempt(std::memory_order_relaxed)) return;
     }
     const std::uint32_t mine = own();
     for (;;) {

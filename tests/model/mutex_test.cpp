@@ -39,19 +39,6 @@ struct TakeTurns : Mutex {
   const int all;
 };
 
-// Two wait for one who has it, and may both sleep.
-struct TwoWait : Mutex {
-  TwoWait() {
-    words.mutex.lock();
-    threads.emplace_back([this] {
-      ++words.protected_count;
-      words.mutex.unlock();
-    });
-    for (int i = 0; i < 2; ++i) threads.emplace_back([this] { count_inside(); });
-  }
-  void finish() override { require(words.protected_count == 3, "not one at a time"); }
-};
-
 struct IsTried : Mutex {
   IsTried() {
     for (int i = 0; i < 2; ++i)
@@ -84,24 +71,6 @@ struct SeeEachOther : Mutex {
   bool other = false;
 };
 
-// The other way round: who says something and lets go, and who takes it and looks.
-struct TakenAfterWhatWasSaid : Mutex {
-  TakenAfterWhatWasSaid() {
-    threads.emplace_back([this] {
-      one = words.mutex.try_lock();
-      if (one) seen = words.said.load(std::memory_order_seq_cst) != 0;
-    });
-    threads.emplace_back([this] {
-      words.said.fetch_add(1, std::memory_order_seq_cst);
-      other = words.mutex.try_lock();
-    });
-  }
-  void finish() override { require(other || seen, "neither sees the other"); }
-  bool one = false;
-  bool seen = false;
-  bool other = false;
-};
-
 template <class Kind, class... Arguments>
 Check check(const char* name, Arguments... arguments) {
   // relax() is part of a loop that ends anyhow, and goes on to sleep.
@@ -113,10 +82,8 @@ Check check(const char* name, Arguments... arguments) {
 std::vector<Check> checks() {
   return {
       check<TakeTurns>("two take turns", 2),
-      check<TwoWait>("two wait for one"),
       check<IsTried>("two try"),
       check<SeeEachOther>("one lets go and looks, the other says and tries"),
-      check<TakenAfterWhatWasSaid>("one takes and looks, the other says and tries"),
   };
 }
 
