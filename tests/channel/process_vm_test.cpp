@@ -5,12 +5,18 @@
 
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdint>
 #include <fstream>
+#include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "channel/conformance.hpp"
@@ -111,6 +117,64 @@ TEST(ProcessVm, FinishesThoughTheReaderWasNeverMet) {
   writer.reset();
   std::vector<std::byte> into(10);
   EXPECT_EQ(reader->receive(into), std::nullopt);
+}
+
+// A writer by hand, in the process of the reader.
+class ByHand {
+ public:
+  enum Kind : std::uint64_t { hello = 1, offer, done, finish };
+  ByHand() {
+    Handles handles = ProcessVm::create({});
+    socket_ = std::move(handles.writer.message.descriptors.at(0));
+    reader = ProcessVm::open_reader(std::move(handles.reader), {});
+  }
+  void send(std::uint64_t kind, std::span<const std::byte> bytes) const {
+    const std::array<std::uint64_t, 4> packet{kind, reinterpret_cast<std::uintptr_t>(bytes.data()),
+                                              bytes.size(), 0};
+    ASSERT_EQ(::send(socket_.get(), packet.data(), sizeof packet, MSG_NOSIGNAL),
+              static_cast<ssize_t>(sizeof packet));
+  }
+  void go() { socket_.reset(); }
+
+  std::unique_ptr<Reader> reader;
+
+ private:
+  UniqueFd socket_;
+};
+
+// Another process may have got its number, and be what has been read.
+TEST(ProcessVm, APartIsSureOnlyIfItsWriterLivesAfterwards) {
+  const std::vector<std::byte> message(8000);
+  std::vector<std::byte> part(1000);
+  ByHand writer;
+  writer.send(ByHand::offer, message);
+  EXPECT_EQ(writer.reader->read(part), part.size());
+  writer.go();
+  EXPECT_EQ(error_of([&] { writer.reader->read(part); }), ECONNRESET);
+}
+
+TEST(ProcessVm, WhatIsNoOfferIsAnError) {
+  const std::vector<std::byte> message(10);
+  for (const std::uint64_t kind :
+       {std::uint64_t{ByHand::hello}, std::uint64_t{ByHand::done}, std::uint64_t{7}}) {
+    ByHand writer;
+    writer.send(kind, message);
+    std::vector<std::byte> into(10);
+    EXPECT_EQ(error_of([&] { writer.reader->receive(into); }), EPROTO) << kind;
+  }
+}
+
+// Its writer goes on, and what is read next is what it offers then.
+TEST(ProcessVm, AMessageThatDoesNotFitIsGone) {
+  const std::vector<std::byte> first(100, std::byte{1});
+  const std::vector<std::byte> second(5, std::byte{2});
+  ByHand writer;
+  writer.send(ByHand::offer, first);
+  std::vector<std::byte> into(10);
+  EXPECT_EQ(error_of([&] { writer.reader->receive(into); }), EMSGSIZE);
+  writer.send(ByHand::offer, second);
+  EXPECT_EQ(writer.reader->read(into), second.size());
+  EXPECT_EQ(into[0], std::byte{2});
 }
 
 }  // namespace

@@ -87,6 +87,7 @@ TEST(Background, WhoSendsMoreThanIsClosedIsBehind) {
     process::run_later(1, [&] {
       ++at_work;
       release.wait();
+      --at_work;
     });
   EXPECT_TRUE(eventually([&] { return at_work == process::kThreadsPerUser; }));
   std::vector<UniqueFd> many;
@@ -98,14 +99,10 @@ TEST(Background, WhoSendsMoreThanIsClosedIsBehind) {
   EXPECT_TRUE(process::goes_on_flooding(1));
   EXPECT_THROW(process::run_later(1, [] {}), SystemError);
   EXPECT_FALSE(process::behind(2));
-  bool resumed = false;
-  process::catch_up(1, [&] {
-    resumed = true;
-    at_work = 0;
-  });
+  std::atomic<bool> resumed{false};
+  process::catch_up(1, [&] { resumed = true; });
   release.count_down();
-  EXPECT_TRUE(eventually([&] { return at_work == 0; }));
-  EXPECT_TRUE(resumed);
+  EXPECT_TRUE(eventually([&] { return resumed && at_work == 0; }));
   EXPECT_TRUE(eventually([&] { return !process::behind(1); }));
 }
 
@@ -122,6 +119,7 @@ TEST(Background, OneUserHasFewThreads) {
       --at_work;
       ++ended;
     });
+  EXPECT_TRUE(eventually([&] { return at_work == process::kThreadsPerUser; }));
   // Whoever has done these has looked for more to do.
   for (uid_t user = 2; user < 12; ++user) {
     std::atomic<bool> done{false};
