@@ -7,6 +7,8 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <thread>
@@ -188,6 +190,21 @@ TEST(SessionAnswer, IsOneSocketOfPackets) {
   EXPECT_EQ(sent({stream.get()}), std::pair(Outcome::broken, 0));
 }
 
+// Who throws the request away has no room for it, as long as the port is there.
+TEST(SessionAnswer, ThatNeverComesIsAWantOfRoom) {
+  auto [server, port] = packet_socket_pair();
+  Client client(port.get());
+  CallResults results;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(client.call({}, results, Deadline::after(1ms)), Outcome::timed_out);
+    { const Packet asked = take_packet(server.get()); }
+    EXPECT_EQ(failure_of([&] { client.call({}, results, before_long()); }), EAGAIN);
+  }
+  EXPECT_EQ(client.call({}, results, Deadline::after(1ms)), Outcome::timed_out);
+  server.reset();
+  EXPECT_EQ(client.call({}, results, before_long()), Outcome::peer_gone);
+}
+
 TEST(SessionAnswer, IsARefusalWhereAPortHasAllThatItMayHave) {
   Server server(farcall::test::echo, 1, WaitMode::adaptive, {.sessions = 2});
   const int port = server.port.descriptor();
@@ -282,6 +299,51 @@ TEST(Client, StaysInSpiteOfOneSignalOnce) {
   const CallArguments arguments{.data = {}, .descriptors = {}, .retry_policy = &policy};
   EXPECT_EQ(client.call(arguments, results, before_long(), since), Outcome::ok);
   EXPECT_EQ(policy.times, 1);
+}
+
+// ---- what a server takes ----
+
+// Short requests lie in what they were taken with.
+TEST(Request, IsMovedWithItsData) {
+  Port port;
+  const int descriptor = port.descriptor();
+  std::array<RawSession, 2> sessions{RawSession(descriptor), RawSession(descriptor)};
+  ServerThread thread(port);
+  Incoming incoming;
+  std::vector<Incoming> kept;
+  for (std::size_t i = 0; i < sessions.size(); ++i) {
+    RawSession& session = sessions[i];
+    ASSERT_TRUE(session.welcome());
+    const std::string text = "number " + std::to_string(i);
+    std::memcpy(session.control().slot.data, text.data(), text.size());
+    session.give(Kind::request, 1, static_cast<std::uint16_t>(text.size()));
+    ASSERT_EQ(thread.receive(incoming, before_long()), Outcome::ok);
+    kept.push_back(std::move(incoming));
+  }
+  for (std::size_t i = 0; i < kept.size(); ++i)
+    EXPECT_EQ(farcall::test::text_of(kept[i].data()), "number " + std::to_string(i));
+}
+
+TEST(Request, ThatWantsNoReplyIsTakenOnlyWhereAPortSaysSo) {
+  for (const bool one_way : {true, false}) {
+    std::atomic<int> served{0};
+    Server server(
+        [&](ServerThread& thread, Incoming& incoming) {
+          if (incoming.wants_reply())
+            thread.reply(incoming, {});
+          else
+            ++served;
+        },
+        1, WaitMode::adaptive, {.one_way = one_way});
+    Client client(server.port.descriptor());
+    // That it has been looked at does not mean that it is served.
+    (void)client.send({.data = {}, .descriptors = {}, .until_taken = true}, before_long());
+    EXPECT_TRUE(eventually([&] { return served == (one_way ? 1 : 0); }));
+    EXPECT_TRUE(eventually([&] { return server.port.sessions() == (one_way ? 1 : 0); }));
+    Client other(server.port.descriptor());
+    EXPECT_EQ(ask(other, ""), "");
+    EXPECT_EQ(served, one_way ? 1 : 0);
+  }
 }
 
 }  // namespace
