@@ -173,5 +173,93 @@ TEST(MessageShared, SaysHowMuchNobodyHasAskedFor) {
   EXPECT_EQ(farcall_channel_destroy(channel), 0);
 }
 
+TEST(MessageShared, AConnectionThatCouldNotBeMadeIsNone) {
+  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
+  const std::string name = unique_name("full");
+  const int channel = farcall_name_attach(name.c_str(), 0, 0600);
+  ASSERT_GT(channel, 0);
+  EXPECT_TRUE(says_of(name, " connections 0 "));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const UniqueFd next(::dup(0));
+  // One that is there, of the two that it takes.
+  const rlimit few{.rlim_cur = static_cast<rlim_t>(next.get()) + 1, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const int connection = farcall_connect(channel);
+  const int error = errno;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(connection, -1);
+  EXPECT_EQ(error, EMFILE);
+  EXPECT_TRUE(says_of(name, " connections 0 "));
+  const int other = farcall_connect(channel);
+  EXPECT_GT(other, 0);
+  EXPECT_TRUE(says_of(name, " connections 1 "));
+  farcall_disconnect(other);
+  EXPECT_TRUE(eventually([&] { return says_of(name, " connections 0 "); }));
+  EXPECT_EQ(farcall_channel_destroy(channel), 0);
+}
+
+TEST(MessageShared, WhatIsNoConnectionStaysItsOwners) {
+  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(farcall_adopt(file.get()), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_GE(::fcntl(file.get(), F_GETFD), 0);
+  EXPECT_EQ(farcall_adopt(1'000'000), -1);
+  EXPECT_EQ(errno, EBADF);
+}
+
+TEST(MessageShared, AModeHasNothingButPermissions) {
+  const std::string name = unique_name("mode");
+  for (const mode_t mode : {mode_t{01000}, mode_t{02600}, mode_t{07777}}) {
+    EXPECT_EQ(farcall_name_attach(name.c_str(), 0, mode), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+}
+
+TEST(MessageShared, AnErrorIsAnErrno) {
+  Channel channel;
+  std::thread client([&] { EXPECT_EQ(send(channel.connection, "x").error, EHWPOISON); });
+  const Message message = receive(channel.id);
+  for (const int none : {0, -1, EHWPOISON + 1}) {
+    EXPECT_EQ(farcall_error(message.id, none), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_EQ(farcall_error(message.id, EHWPOISON), 0);
+  client.join();
+}
+
+TEST(MessageShared, AReplyHasSoManyWritesAtMost) {
+  constexpr int kMost = 4096;
+  Channel channel;
+  std::thread client([&] { EXPECT_EQ(send(channel.connection, "x").text.substr(0, 2), "ab"); });
+  const Message message = receive(channel.id);
+  EXPECT_EQ(farcall_write(message.id, 0, "a", 1), 1);
+  for (int i = 1; i < kMost; ++i) ASSERT_EQ(farcall_write(message.id, 1, "b", 1), 1) << i;
+  EXPECT_EQ(farcall_write(message.id, 1, "c", 1), -1);
+  EXPECT_EQ(errno, ENOBUFS);
+  EXPECT_EQ(answer(message.id, 0), 0);
+  client.join();
+}
+
+// Who has closed a connection does not want to know any more.
+TEST(MessageShared, OfAConnectionThatWasClosedNoDeathIsTold) {
+  const Channel own;
+  const std::string name = unique_name("dies");
+  NamedServer server(name, [](int) {
+    for (;;) ::pause();
+  });
+  const int closed = farcall_name_open(name.c_str());
+  const int open = farcall_name_open(name.c_str());
+  ASSERT_GT(closed, 0);
+  ASSERT_GT(open, 0);
+  ASSERT_EQ(farcall_watch_death(closed, own.id, 7), 0);
+  ASSERT_EQ(farcall_watch_death(open, own.id, 8), 0);
+  EXPECT_EQ(farcall_disconnect(closed), 0);
+  server.kill();
+  EXPECT_EQ(receive(own.id).info.value, 8);
+  EXPECT_EQ(receive(own.id, 4096, door::test::kGlance).error, ETIMEDOUT);
+  farcall_disconnect(open);
+}
+
 }  // namespace
 }  // namespace farcall::message::test

@@ -11,7 +11,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -107,20 +109,25 @@ TEST_P(WaitIn, EndsSoonWhenThePeerDies) {
   }
 }
 
-// A processor that others want as well is no measure of time: what it has worked meanwhile is.
+// A processor that others want as well is no measure of time: what it has worked meanwhile is. The
+// least of some waits, since it may have been kept from looking.
 TEST_P(WaitIn, LearnsOfADeathWithLittleWork) {
-  Shared shared;
-  Waiter waiter(shared.lifeline.first.get(), GetParam());
-  shared.lifeline.second.reset();
   const auto worked = [] {
     timespec used{};
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
     return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
   };
-  const auto before = worked();
-  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(40s), [] { return false; }),
-            Outcome::peer_gone);
-  EXPECT_LT(worked() - before, 500ms);
+  std::chrono::nanoseconds least = 1h;
+  for (int i = 0; i < 3 && least >= 30ms; ++i) {
+    Shared shared;
+    Waiter waiter(shared.lifeline.first.get(), GetParam());
+    shared.lifeline.second.reset();
+    const auto before = worked();
+    EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(40s), [] { return false; }),
+              Outcome::peer_gone);
+    least = std::min<std::chrono::nanoseconds>(least, worked() - before);
+  }
+  EXPECT_LT(least, 30ms);
 }
 
 TEST_P(WaitIn, EndsWhenThePeerSaysThatItIsDone) {
