@@ -14,6 +14,7 @@
 #include <mutex>
 #include <vector>
 
+#include "broadcast/publishing.hpp"
 #include "broadcast/welcome.hpp"
 #include "farcall/broadcast.hpp"
 #include "farcall/error.hpp"
@@ -105,7 +106,6 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   void look_at_readers();
   Outcome make_room(std::size_t size, Deadline deadline, SignalCount since);
   ReaderPointer slowest(std::size_t size);
-  void wake_readers() noexcept;
 
   const Publisher::Options options_;
   const std::uint64_t generation_ = process::generation();
@@ -122,9 +122,7 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   std::vector<ReaderPointer> readers_;
   bool closed_ = false;
   std::atomic<std::uint64_t> changes_{0};
-  // The tail as others may read it: odd while it changes.
-  std::atomic<std::uint64_t> tail_position_{0};
-  std::atomic<std::uint64_t> tail_number_{0};
+  NewestPlace newest_;
 
   std::mutex door_;  // protects what follows, on the reactor's thread and in close()
   process::PrivateFd listener_;
@@ -240,13 +238,7 @@ void PublisherState::admit(process::PrivateFd lifeline) {
       throw SystemError(EUSERS, "there are " + std::to_string(readers_.size()) + " readers");
     }
     words.oldest = ring_.floor();
-    do {
-      // acquire: pairs with the release in write(); the number is not older than the position.
-      words.newest.position = tail_position_.load(std::memory_order_acquire);
-      words.newest.number = tail_number_.load(std::memory_order_relaxed);
-      std::atomic_thread_fence(std::memory_order_acquire);
-    } while (words.newest.position % 2 != 0 ||
-             words.newest.position != tail_position_.load(std::memory_order_relaxed));
+    words.newest = newest_.get();
     // It may begin at the oldest.
     reader->read = words.oldest.position;
     reader->control().head.value.store(reader->read, std::memory_order_relaxed);
@@ -401,13 +393,6 @@ void PublisherState::finish_poll() noexcept {
   polled_.reset();
 }
 
-void PublisherState::wake_readers() noexcept {
-  full_fence();
-  look_at_readers();
-  for (const ReaderPointer& reader : known_)
-    reader->waiter.wake_after_fence(reader->control().writer, reader->control().reader);
-}
-
 [[gnu::hot]] Outcome PublisherState::write(std::span<const std::byte> message, Deadline deadline,
                                            std::optional<SignalCount> since) {
   if (message.size() > ring_.longest()) return Outcome::too_big;
@@ -420,12 +405,11 @@ void PublisherState::wake_readers() noexcept {
     }
   }
   ring_.write(message);
-  const BroadcastPlace tail = ring_.tail();
-  tail_position_.store(tail.position | 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  tail_number_.store(tail.number, std::memory_order_relaxed);
-  tail_position_.store(tail.position, std::memory_order_release);
-  wake_readers();
+  newest_.set(ring_.tail());
+  wake_readers([this]() -> const auto& {
+    look_at_readers();
+    return known_;
+  });
   observe::note_sent(entry_.sent(), message.data(), message.size());
   return Outcome::ok;
 }

@@ -6,7 +6,10 @@
 // is being written over reads something, which has to be thrown away.
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <vector>
 
+#include "broadcast/publishing.hpp"
 #include "farcall/ring/broadcast_ring.hpp"
 #include "farcall/ring/memory.hpp"
 #include "farcall/wait.hpp"
@@ -103,15 +106,17 @@ struct Overtaken : Ring {
 // A reader's page, and both sides' waiters. Each side has a processor of its own, so that who finds
 // nothing sleeps at once.
 struct Page {
-  alignas(kFalseSharing) RingControl control{};
-  Waiter here{-1, WaitMode::block};
+  [[nodiscard]] RingControl& control() const noexcept { return words; }
+
+  alignas(kFalseSharing) mutable RingControl words{};
+  Waiter waiter{-1, WaitMode::block};  // the writer's
   Waiter there{-1, WaitMode::block};
 };
 
 struct Awaited : Ring {
   explicit Awaited(const Shape& wanted) : Ring(wanted) {
     for (unsigned i = 0; i < shape.readers; ++i) {
-      RingControl& mine = pages[i].control;
+      RingControl& mine = pages[i].words;
       mine.writer.processor = 1;
       mine.reader.processor = 2 + i;
       share(&mine, sizeof mine);
@@ -128,13 +133,16 @@ struct Awaited : Ring {
   virtual void make_room() = 0;
   virtual void tell(Page&, const BroadcastReader&) {}
 
+  [[nodiscard]] std::vector<Page*> readers() {
+    std::vector<Page*> all;
+    for (Page& page : std::span(pages).first(shape.readers)) all.push_back(&page);
+    return all;
+  }
   // As PublisherState::write().
   void send() {
     if (!writer.has_room(bytes())) make_room();
     write();
-    full_fence();
-    for (Page& page : std::span(pages).first(shape.readers))
-      page.here.wake_after_fence(page.control.writer, page.control.reader);
+    broadcast::wake_readers([this] { return readers(); });
   }
   // As SubscriberState::read().
   void read(Page& page, BroadcastPlace from) {
@@ -149,7 +157,7 @@ struct Awaited : Ring {
         continue;
       }
       const Outcome waited =
-          page.there.wait(page.control.reader, page.control.writer, Deadline::never(),
+          page.there.wait(page.words.reader, page.words.writer, Deadline::never(),
                           [&] { return mine.reader.ready(); });
       require(waited == Outcome::ok, "could not wait");
     }
@@ -174,23 +182,61 @@ struct WaitedFor final : Awaited {
       std::uint64_t limit = writer.tail().position;
       Page* slowest = nullptr;
       for (Page& page : std::span(pages).first(shape.readers)) {
-        const std::uint64_t read = page.control.head.value.load(std::memory_order_acquire);
+        const std::uint64_t read = page.words.head.value.load(std::memory_order_acquire);
         if (read >= limit) continue;
         limit = read;
         slowest = &page;
       }
       if (limit >= needed) return writer.raise_floor(bytes(), limit);
-      RingControl& mine = slowest->control;
-      const Outcome outcome = slowest->here.wait(mine.writer, mine.reader, Deadline::never(), [&] {
-        return mine.head.value.load(std::memory_order_acquire) >= needed;
-      });
+      RingControl& mine = slowest->words;
+      const Outcome outcome = slowest->waiter.wait(
+          mine.writer, mine.reader, Deadline::never(),
+          [&] { return mine.head.value.load(std::memory_order_acquire) >= needed; });
       require(outcome == Outcome::ok, "could not wait for a reader");
     }
   }
   void tell(Page& page, const BroadcastReader& reader) override {
-    page.control.head.value.store(reader.next().position, std::memory_order_release);
-    page.there.wake(page.control.reader, page.control.writer);
+    page.words.head.value.store(reader.next().position, std::memory_order_release);
+    page.there.wake(page.words.reader, page.words.writer);
   }
+};
+
+// Who comes reads where the writer goes on, while it does.
+struct Newest final : Scenario {
+  explicit Newest(const Shape& shape) {
+    share(&place, sizeof place);
+    threads.emplace_back([this, shape] {
+      for (std::uint64_t i = 1; i <= shape.written; ++i)
+        place.set({.position = i * kLine, .number = i});
+    });
+    threads.emplace_back([this] {
+      const BroadcastPlace found = place.get();
+      require(found.position == found.number * kLine, "a place that never was");
+    });
+  }
+  broadcast::NewestPlace place;
+};
+
+// A reader that comes is seen by who writes afterwards, or sees what has been written.
+struct Comes final : Awaited {
+  explicit Comes(const Shape& wanted) : Awaited(wanted) {
+    share(&there_is, sizeof there_is);
+    threads.clear();
+    threads.emplace_back([this] {
+      write();
+      broadcast::wake_readers([this] {
+        return there_is.load(std::memory_order_relaxed) != 0 ? readers() : std::vector<Page*>();
+      });
+    });
+    threads.emplace_back([this, from = start()] {
+      // As PublisherState::admit().
+      there_is.fetch_add(1, std::memory_order_relaxed);
+      full_fence();
+      read(pages[0], from);
+    });
+  }
+  void make_room() override {}
+  std::atomic<int> there_is{0};
 };
 
 template <class Kind>
@@ -212,6 +258,8 @@ std::vector<Check> checks() {
                        {.words = kLong, .capacity = 512, .written = 1, .looks = 2}),
       check<Overtaken>("a message of two lines is written over while it is read",
                        {.words = kLong, .capacity = 512, .before = 3, .written = 2, .looks = 2}),
+      check<Newest>("a place is read while it changes", {.written = 2}),
+      check<Comes>("a reader comes while a message is written", {}),
       check<Woken>("readers are woken", {.readers = 2, .before = 0, .written = 1}),
       check<Woken>("a reader is woken, or overtaken", {.before = 3, .written = 2, .taken = 2}),
       check<Woken>("a reader of messages of two lines is woken, or overtaken",
@@ -231,7 +279,7 @@ TEST(ModelBroadcast, MessagesComeWholeOrAreCountedAsMissedAndWakeWhoSleeps) {
 
 TEST(ModelBroadcast, EveryOrderIsNeeded) {
   expect_every_order_matters(
-      checks(), {"ring/broadcast_ring.hpp", "ring/broadcast_ring.cpp"},
+      checks(), {"ring/broadcast_ring.hpp", "ring/broadcast_ring.cpp", "broadcast/publishing.hpp"},
       {{.function = "BroadcastReader::read_floor",
         .weaker = "fence behind it: acquire to none",
         .because =
