@@ -2,6 +2,7 @@
 //
 // What a client keeps from one call to the next, and what it says of a call that failed.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -264,16 +265,28 @@ TEST(Client, KnowsWhetherACallThatFailedWasDispatched) {
   }
 }
 
-// What could not be sent is not waited for by what is sent next.
+// What could not be sent is not waited for by what is sent next: neither where sending failed nor
+// where it did not begin, because there is no memory for it.
 TEST(Client, SendsAgainWhereNothingHasBeenSent) {
   Server server;
   Client client(server.port.descriptor());
+  const std::vector<std::byte> lengthy(100'000);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(ask(client, "hello"), "hello");
     EXPECT_EQ(failure_of(
                   [&] { client.send({.data = {}, .descriptors = std::array{-1}}, before_long()); }),
               EBADF);
     EXPECT_EQ(ask(client, "hello"), "hello");
+    const rlimit little{.rlim_cur = 4096, .rlim_max = before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+    const int error =
+        failure_of([&] { client.send({.data = lengthy, .descriptors = {}}, before_long()); });
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_EQ(error, EFBIG);
   }
+  EXPECT_EQ(ask(client, "hello"), "hello");
 }
 
 // A signal that a call has been told of, and stays in spite of, does not end it again.

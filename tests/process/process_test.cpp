@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "door/child.hpp"
+#include "process/per_process.hpp"
 
 namespace farcall::test {
 namespace {
@@ -123,6 +124,48 @@ TEST(Signals, CountAsCaughtWhereTheyHaveAHandlerAndAreNotBlocked) {
   EXPECT_FALSE(process::catches_signals());
   ASSERT_EQ(::sigaction(SIGUSR1, &old, nullptr), 0);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// ---- made once, seen whole: what two threads order by nothing but that ----
+
+struct MadeWhole {
+  int value = 7;
+};
+
+// `make` and `look` on two threads; that the one has been is said in a way that orders nothing.
+template <class Make, class Look>
+void in_no_order(Make make, Look look) {
+  std::atomic<bool> made{false};
+  std::thread other([&] {
+    while (!made.load(std::memory_order_relaxed)) std::this_thread::yield();
+    look();
+  });
+  make();
+  made.store(true, std::memory_order_relaxed);
+  other.join();
+}
+
+TEST(MadeOnce, IsSeenWholeByWhoeverFindsIt) {
+  process::MadeOnce<MadeWhole> once;
+  in_no_order([&] { EXPECT_EQ(once.get().value, 7); }, [&] { EXPECT_EQ(once.get().value, 7); });
+}
+
+TEST(PerProcess, IsSeenWholeByWhoeverFindsIt) {
+  struct Own : MadeWhole {};
+  in_no_order([] { EXPECT_EQ(process::PerProcess<Own>::here().value, 7); },
+              [] { EXPECT_EQ(process::PerProcess<Own>::here().value, 7); });
+}
+
+TEST(PerProcess, IsAnotherOneInAChild) {
+  struct Own : MadeWhole {};
+  process::PerProcess<Own>::here().value = 8;
+  Own* const parents = &process::PerProcess<Own>::here();
+  door::test::in_child([&] {
+    EXPECT_NE(&process::PerProcess<Own>::here(), parents);
+    EXPECT_EQ(process::PerProcess<Own>::here().value, 7);
+  });
+  EXPECT_EQ(&process::PerProcess<Own>::here(), parents);
+  EXPECT_EQ(parents->value, 8);
 }
 
 }  // namespace
