@@ -4,7 +4,10 @@
 #include <sched.h>
 #include <sys/resource.h>
 
+#include <array>
+#include <atomic>
 #include <mutex>
+#include <thread>
 
 #include "message/channel.hpp"
 
@@ -29,6 +32,28 @@ TEST(ProcessMutex, OneThreadAtATimeHasIt) {
   EXPECT_TRUE(mutex.try_lock());
   EXPECT_FALSE(mutex.try_lock());
   mutex.unlock();
+}
+
+// One of them is woken, and has the other woken in turn.
+TEST(ProcessMutex, AllWhoSleepGetItInTheEnd) {
+  struct Waiters {
+    process::ProcessMutex mutex;
+    std::array<std::atomic<pid_t>, 3> threads{};
+    std::atomic<int> done{0};
+  };
+  auto& waiters = door::test::lasting<Waiters>();
+  waiters.mutex.lock();
+  for (std::atomic<pid_t>& thread : waiters.threads)
+    std::thread([&waiters, &thread] {
+      thread = own_id();
+      waiters.mutex.lock();
+      waiters.mutex.unlock();
+      ++waiters.done;
+    }).detach();
+  for (const std::atomic<pid_t>& thread : waiters.threads) ASSERT_TRUE(sleeps(thread));
+  EXPECT_EQ(waiters.done, 0);
+  waiters.mutex.unlock();
+  EXPECT_TRUE(eventually([&] { return waiters.done == 3; })) << waiters.done;
 }
 
 TEST(ProcessMutex, AChildFindsItFreeWhoeverHeldIt) {

@@ -146,8 +146,8 @@ void in_no_order(Make make, Look look) {
 }
 
 TEST(MadeOnce, IsSeenWholeByWhoeverFindsIt) {
-  process::MadeOnce<MadeWhole> once;
-  in_no_order([&] { EXPECT_EQ(once.get().value, 7); }, [&] { EXPECT_EQ(once.get().value, 7); });
+  static constinit process::MadeOnce<MadeWhole> once;
+  in_no_order([] { EXPECT_EQ(once.get().value, 7); }, [] { EXPECT_EQ(once.get().value, 7); });
 }
 
 TEST(PerProcess, IsSeenWholeByWhoeverFindsIt) {
