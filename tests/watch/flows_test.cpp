@@ -136,6 +136,39 @@ TEST(WatchFlows, ABroadcastIsAFlowToEachReader) {
   EXPECT_NE(flows.flows()[0].right.pid, flows.flows()[1].right.pid);
 }
 
+TEST(WatchFlows, SeveralEndsOfOneProcessAreOneFlow) {
+  End writer = end_of(Role::writer, 5, 9, 0);
+  End other = end_of(Role::reader, 5, 0, 7);
+  other.index += 1;
+  Flows flows({.timed = false});
+  flows.look(
+      {process_of(kOne, {writer}), process_of(kOther, {end_of(Role::reader, 5, 0, 9), other})});
+  ASSERT_EQ(flows.flows().size(), 1U);
+  const Flow& flow = flows.flows()[0];
+  EXPECT_EQ(flow.connections, 2U);
+  EXPECT_TRUE(flow.left.seen);
+  EXPECT_TRUE(flow.right.seen);
+  EXPECT_EQ(flow.total.forward.messages, 9U + 7U);
+}
+
+TEST(WatchFlows, EachReasonHasANameAndWhatIsNoneIsOne) {
+  EXPECT_STREQ(watch::reason_text(0), "");
+  End end = end_of(Role::client, 0, 1, 1);
+  end.carrier = Carrier::kernel;
+  std::vector<End> ends;
+  for (unsigned reason = 1; reason < 256; ++reason) {
+    end.reason = static_cast<std::uint8_t>(reason);
+    EXPECT_EQ(watch::reason_text(end.reason) == std::string("unknown"),
+              reason >= watch::kUnknownReason)
+        << reason;
+    end.index = reason;
+    ends.push_back(end);
+  }
+  Flows flows({.timed = false});
+  flows.look({process_of(kOne, ends)});
+  EXPECT_EQ(flows.flows().size(), std::size_t{watch::kUnknownReason});
+}
+
 TEST(WatchFlows, PercentilesAreOfTheClassesThatHoldThem) {
   observe::Times times{};
   EXPECT_EQ(watch::percentile(times, 50), 0U);
