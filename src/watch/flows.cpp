@@ -169,8 +169,9 @@ void Flows::add_half(Flow& flow, const Ref& ref, bool left, bool other_seen) con
   static constexpr Last kNothing{};
   const auto found = last_.find(key_of(ref));
   const Last& before = found == last_.end() ? kNothing : found->second;
-  for (const bool total : {true, false}) {
-    Figures& to = total ? flow.total : flow.since;
+  for (Figures* const figures : {&flow.total, &flow.since, &flow.grown}) {
+    Figures& to = *figures;
+    const bool total = figures == &flow.total;
     const Counters& from = total ? kNothing.counters : before.counters;
     // Each party tells what it has sent; where it cannot be seen, the other one what came.
     add_passed(left ? to.forward : to.back, now.sent, from.sent);
@@ -195,7 +196,8 @@ void Flows::add(const Ref& left, const Ref& right, const Ref& left_known, const 
              .right = {},
              .connections = 0,
              .total = {},
-             .since = {}};
+             .since = {},
+             .grown = {}};
   const auto party = [](const Ref& known, const Ref& other, bool seen) {
     Party of;
     of.seen = seen;
@@ -221,7 +223,11 @@ void Flows::add(const Ref& left, const Ref& right, const Ref& left_known, const 
   const auto [place, is_new] = places_.try_emplace(
       Place{fresh.kind, fresh.carrier, fresh.reason, fresh.left.pid, fresh.right.pid, fresh.name},
       flows_.size());
-  if (is_new) flows_.push_back(std::move(fresh));
+  if (is_new) {
+    if (const auto known = grown_.find(place->first); known != grown_.end())
+      fresh.grown = known->second;
+    flows_.push_back(std::move(fresh));
+  }
   Flow& flow = flows_[place->second];
   flow.left.seen = flow.left.seen || left.end != nullptr;
   flow.right.seen = flow.right.seen || right.end != nullptr;
@@ -291,6 +297,8 @@ void Flows::look(const std::vector<Process>& processes) {
     pair(lefts, rights);
   }
   last_ = std::move(now_);
+  grown_.clear();
+  for (const auto& [place, index] : places_) grown_.emplace(place, flows_[index].grown);
 }
 
 }  // namespace farcall::watch

@@ -52,6 +52,7 @@ struct Flow {
   unsigned connections = 0;
   Figures total;  // of the connections that there are now
   Figures since;  // the last look
+  Figures grown;  // of all looks at this flow: never less, though connections go
 };
 
 // Time below which so many of a hundred answers have stayed, roughly; 0 where nothing is known.
@@ -107,6 +108,7 @@ class Flows {
   std::map<Key, Last> now_;
   std::vector<Flow> flows_;
   std::map<Place, std::size_t> places_;
+  std::map<Place, Figures> grown_;  // as of the last look
   std::int64_t looked_at_ = 0;
   std::int64_t elapsed_ns_ = 0;
 };

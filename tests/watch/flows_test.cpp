@@ -123,6 +123,23 @@ TEST(WatchFlows, WhatHasPassedSinceIsTheDifference) {
   EXPECT_EQ(flows.flows()[0].since.forward.messages, 0U);
 }
 
+// What is a counter to who reads it does not go back.
+TEST(WatchFlows, WhatHasPassedStaysCountedWhenAConnectionGoes) {
+  Flows flows({.timed = false});
+  const auto look = [&](std::vector<End> ends) {
+    flows.look({process_of(kOne, std::move(ends))});
+    return flows.flows().empty() ? 0 : flows.flows()[0].grown.forward.messages;
+  };
+  End short_one = end_of(Role::client, 1, 100, 0);
+  EXPECT_EQ(look({short_one, end_of(Role::client, 2, 10, 0)}), 110U);
+  EXPECT_EQ(look({end_of(Role::client, 2, 12, 0)}), 112U);
+  EXPECT_EQ(flows.flows()[0].total.forward.messages, 12U);
+  EXPECT_EQ(look({end_of(Role::client, 2, 12, 0), end_of(Role::client, 3, 5, 0)}), 117U);
+  // One that has gone as a whole begins anew.
+  EXPECT_EQ(look({}), 0U);
+  EXPECT_EQ(look({end_of(Role::client, 4, 7, 0)}), 7U);
+}
+
 TEST(WatchFlows, ABroadcastIsAFlowToEachReader) {
   End writer = end_of(Role::writer, 5, 9, 0);
   writer.name = "news";
