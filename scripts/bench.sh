@@ -65,7 +65,7 @@ fi
 # What a run has left out is shown from the last run that had it.
 if [[ ! -f $out/compare.json ]]; then
   echo "bench: no comparison has been measured yet, so there is no page" >&2
-  exit 0
+  exit "$failed"
 fi
 /usr/bin/python3 scripts/bench_report.py "$out"
 echo "bench: the page is $out/report.html"

@@ -6,14 +6,15 @@
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
-scripts/setup.sh build lint
-
 if [[ ${1:-} == --changed ]]; then
   list_files() { git diff --name-only --diff-filter=d HEAD && git ls-files -o --exclude-standard; }
 else
   list_files() { git ls-files; }
 fi
-mapfile -t files < <(list_files)
+list=$(list_files) # where git fails, so does this
+mapfile -t files <<<"$list"
+
+scripts/setup.sh build lint
 
 sources=() units=() shell_scripts=()
 for file in "${files[@]}"; do

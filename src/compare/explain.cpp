@@ -66,7 +66,7 @@ class Sentences {
   }
 
   // The best by `figure`, of which less is better. Many mechanisms are our ring in another kind of
-  // memory; where they are as good as equal, the ring itself is named.
+  // memory; where one of them is the best, and as good as equal, the ring itself is named.
   template <class Figure>
   [[nodiscard]] static const Result* best_of(const std::vector<const Result*>& rows,
                                              Figure figure) {
@@ -74,6 +74,7 @@ class Sentences {
     const auto less = [&](const Result* a, const Result* b) { return figure(a) < figure(b); };
     const auto best = std::min_element(rows.begin(), rows.end(), less);
     if (best == rows.end()) return nullptr;
+    if ((*best)->row->info().engine != "shared") return *best;
     std::vector<const Result*> rings;
     for (const Result* row : rows)
       if (row->row->info().mechanism == "ring") rings.push_back(row);

@@ -62,7 +62,8 @@ struct TapRecord {
   enum What : std::uint8_t { kSent = 1, kReceived = 2, kClosed = 3 };
   static constexpr std::uint64_t kStamp = 0x9e3779b97f4a7c15;
   static constexpr std::size_t kAlign = 16;
-  static constexpr std::uint32_t kMost = 32'768;  // bytes of one; a longer message is several
+  // Bytes of one, which a datagram fits into; a longer message is several.
+  static constexpr std::uint32_t kMost = 65'536;
 
   std::uint64_t stamp;     // stamp_of(position), and never 0
   std::int64_t time;       // CLOCK_MONOTONIC, ns

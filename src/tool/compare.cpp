@@ -258,7 +258,10 @@ void add_compare(Command root, int& exit_code) {
   command.flag("--list", options->list, "List the rows and stop");
   command.option("--depth", options->depth,
                  "How many bytes the channels hold (each mechanism's own default)");
-  command.option("--rounds", options->rounds, "How often all rows are measured in turn (5)")
+  command
+      .option(
+          "--rounds", options->rounds,
+          "How often all rows are measured in turn (5; 3 of scaling with --quick, 2 with --budget)")
       .between(1, 1000);
   command
       .option("--budget", options->budget_ms,

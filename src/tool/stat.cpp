@@ -32,12 +32,17 @@ struct Stat {
   bool as_json = false;
 };
 
-// One end with the times that its answers took while this looked.
+// One end with the times that its answers took while this looked; where it did not time them, all
+// that have been recorded.
 struct Timed {
-  const Process* process;
   const End* end;
   observe::Times times{};
 };
+
+observe::Times times_of(const Process& process, const End& end) {
+  observe::Times times{};
+  return watch::read_times(process, end, times) ? times : observe::Times{};
+}
 
 std::optional<pid_t> pid_of(const std::string& text) {
   char* end = nullptr;
@@ -178,14 +183,21 @@ bool is_same(const End& one, const End& other) {
   return one.table == other.table && one.index == other.index && one.generation == other.generation;
 }
 
+// Of each process the times that its ends had recorded before.
+using Before = std::vector<std::vector<observe::Times>>;
+
 // Has answers timed for a while, and takes the figures anew.
-void time_answers(std::vector<Process>& processes, double seconds) {
+Before time_answers(std::vector<Process>& processes, double seconds) {
   const std::chrono::nanoseconds duration(static_cast<std::int64_t>(seconds * 1e9));
+  Before before;
   for (const Process& process : processes) {
     std::vector<watch::Lease> leases;
-    for (const End& end : process.ends)
+    auto& recorded = before.emplace_back();
+    for (const End& end : process.ends) {
+      recorded.push_back(times_of(process, end));
       if (end.role == observe::Role::client || end.role == observe::Role::none)
         leases.push_back({.word = watch::Lease::Word::watch, .end = &end, .sampling = 4});
+    }
     watch::renew(process, leases, duration + std::chrono::seconds(1));
   }
   std::this_thread::sleep_for(duration);
@@ -198,6 +210,7 @@ void time_answers(std::vector<Process>& processes, double seconds) {
         if (is_same(end, fresh)) end = fresh;
     process.closed = std::move(now.closed);
   }
+  return before;
 }
 
 int run(const Stat& stat) {
@@ -207,15 +220,18 @@ int run(const Stat& stat) {
     say("farcall stat: {}\n", reason);
     return kFailure;
   }
-  if (stat.seconds > 0) time_answers(processes, stat.seconds);
+  Before before;
+  if (stat.seconds > 0) before = time_answers(processes, stat.seconds);
   json all = json::array();
-  for (const Process& process : processes) {
+  for (std::size_t i = 0; i < processes.size(); ++i) {
+    const Process& process = processes[i];
     json ends = json::array();
     if (!stat.as_json)
       fmt::print("{} {} (user {})\n", process.pid, watch::printable(process.command), process.user);
-    for (const End& end : process.ends) {
-      Timed timed{.process = &process, .end = &end};
-      if (!watch::read_times(process, end, timed.times)) timed.times = {};
+    for (std::size_t j = 0; j < process.ends.size(); ++j) {
+      Timed timed{.end = &process.ends[j]};
+      watch::add_times(timed.times, times_of(process, *timed.end),
+                       before.empty() ? observe::Times{} : before[i][j]);
       if (stat.as_json)
         ends.push_back(end_json(timed));
       else

@@ -53,13 +53,6 @@ void add_waits(Waits& to, const Half& now, const Half& before) {
     to.since = now.waiting_since;
 }
 
-void add_times(Times& to, const Times& now, const Times& before) {
-  for (std::size_t i = 0; i < Times::kClasses; ++i)
-    to.classes[i] += static_cast<std::uint32_t>(more(now.classes[i], before.classes[i]));
-  to.count += more(now.count, before.count);
-  to.sum_ns += more(now.sum_ns, before.sum_ns);
-}
-
 // With the user who says so: nobody is believed about others.
 using AddressPair = std::tuple<uid_t, std::array<std::uint8_t, 16>, std::uint16_t,
                                std::array<std::uint8_t, 16>, std::uint16_t>;
@@ -79,6 +72,13 @@ unsigned sampling_for(std::uint64_t messages, std::int64_t elapsed_ns) {
 
 }  // namespace
 
+void add_times(Times& to, const Times& now, const Times& before) {
+  for (std::size_t i = 0; i < Times::kClasses; ++i)
+    to.classes[i] += static_cast<std::uint32_t>(more(now.classes[i], before.classes[i]));
+  to.count += more(now.count, before.count);
+  to.sum_ns += more(now.sum_ns, before.sum_ns);
+}
+
 std::uint64_t percentile(const Times& times, unsigned percent) {
   std::uint64_t all = 0;
   for (const std::uint32_t in_class : times.classes) all += in_class;
@@ -94,7 +94,7 @@ std::uint64_t percentile(const Times& times, unsigned percent) {
 }
 
 const char* reason_text(std::uint8_t reason) noexcept {
-  // As the preload library counts them, see preload/stats.hpp.
+  // In the order of preload/stats.hpp.
   static constexpr std::array kTexts{"",
                                      "the peer is on another machine",
                                      "excluded by the settings",
@@ -109,8 +109,11 @@ const char* reason_text(std::uint8_t reason) noexcept {
                                      "an option that changes the stream itself",
                                      "out-of-band data",
                                      "passed to another program",
-                                     "the peer broke the protocol"};
-  return reason < kTexts.size() ? kTexts[reason] : "unknown";
+                                     "the peer broke the protocol",
+                                     "the program uses io_uring, or is confined by seccomp",
+                                     "unknown"};
+  static_assert(kTexts.size() == kUnknownReason + 1);
+  return kTexts[std::min(reason, kUnknownReason)];
 }
 
 Flows::Key Flows::key_of(const Ref& ref) {
@@ -166,8 +169,9 @@ void Flows::add_half(Flow& flow, const Ref& ref, bool left, bool other_seen) con
   static constexpr Last kNothing{};
   const auto found = last_.find(key_of(ref));
   const Last& before = found == last_.end() ? kNothing : found->second;
-  for (const bool total : {true, false}) {
-    Figures& to = total ? flow.total : flow.since;
+  for (Figures* const figures : {&flow.total, &flow.since, &flow.grown}) {
+    Figures& to = *figures;
+    const bool total = figures == &flow.total;
     const Counters& from = total ? kNothing.counters : before.counters;
     // Each party tells what it has sent; where it cannot be seen, the other one what came.
     add_passed(left ? to.forward : to.back, now.sent, from.sent);
@@ -186,13 +190,14 @@ void Flows::add(const Ref& left, const Ref& right, const Ref& left_known, const 
   const Ref& any = left.end != nullptr ? left : right;
   Flow fresh{.kind = any.end->kind,
              .carrier = any.end->carrier,
-             .reason = any.end->reason,
+             .reason = std::min(any.end->reason, kUnknownReason),
              .name = {},
              .left = {},
              .right = {},
              .connections = 0,
              .total = {},
-             .since = {}};
+             .since = {},
+             .grown = {}};
   const auto party = [](const Ref& known, const Ref& other, bool seen) {
     Party of;
     of.seen = seen;
@@ -215,12 +220,17 @@ void Flows::add(const Ref& left, const Ref& right, const Ref& left_known, const 
       if (fresh.name.empty())
         fresh.name = to_text(is_right(*ref->end) ? ref->end->local : ref->end->remote);
     }
-  const auto [place, is_new] =
-      places_.try_emplace(Place{fresh.kind, fresh.carrier, fresh.reason, fresh.left.pid,
-                                fresh.right.pid, fresh.left.seen, fresh.right.seen, fresh.name},
-                          flows_.size());
-  if (is_new) flows_.push_back(std::move(fresh));
+  const auto [place, is_new] = places_.try_emplace(
+      Place{fresh.kind, fresh.carrier, fresh.reason, fresh.left.pid, fresh.right.pid, fresh.name},
+      flows_.size());
+  if (is_new) {
+    if (const auto known = grown_.find(place->first); known != grown_.end())
+      fresh.grown = known->second;
+    flows_.push_back(std::move(fresh));
+  }
   Flow& flow = flows_[place->second];
+  flow.left.seen = flow.left.seen || left.end != nullptr;
+  flow.right.seen = flow.right.seen || right.end != nullptr;
   ++flow.connections;
   if (left.end != nullptr) add_half(flow, left, true, right.end != nullptr);
   if (right.end != nullptr) add_half(flow, right, false, left.end != nullptr);
@@ -287,6 +297,8 @@ void Flows::look(const std::vector<Process>& processes) {
     pair(lefts, rights);
   }
   last_ = std::move(now_);
+  grown_.clear();
+  for (const auto& [place, index] : places_) grown_.emplace(place, flows_[index].grown);
 }
 
 }  // namespace farcall::watch

@@ -52,11 +52,17 @@ struct Flow {
   unsigned connections = 0;
   Figures total;  // of the connections that there are now
   Figures since;  // the last look
+  Figures grown;  // of all looks at this flow: never less, though connections go
 };
 
 // Time below which so many of a hundred answers have stayed, roughly; 0 where nothing is known.
 std::uint64_t percentile(const observe::Times& times, unsigned percent);
 
+// Adds what has been recorded since. A counter that has gone back has recorded nothing.
+void add_times(observe::Times& to, const observe::Times& now, const observe::Times& before);
+
+// As the preload library counts them, with none before, and behind them one that is not known.
+inline constexpr std::uint8_t kUnknownReason = 16;
 // The name of a reason for which a socket stays with the kernel; "" for none.
 const char* reason_text(std::uint8_t reason) noexcept;
 
@@ -82,9 +88,9 @@ class Flows {
     const End* end = nullptr;
   };
   using Key = std::tuple<pid_t, std::uint64_t, std::uint64_t, std::uint32_t, std::uint32_t>;
-  // What makes connections one flow.
-  using Place = std::tuple<observe::Kind, observe::Carrier, std::uint8_t, pid_t, pid_t, bool, bool,
-                           std::string>;
+  // What makes connections one flow: no more than is told of it, so that no two look the same.
+  using Place =
+      std::tuple<observe::Kind, observe::Carrier, std::uint8_t, pid_t, pid_t, std::string>;
   struct Last {
     observe::Counters counters;
     observe::Times times;
@@ -102,6 +108,7 @@ class Flows {
   std::map<Key, Last> now_;
   std::vector<Flow> flows_;
   std::map<Place, std::size_t> places_;
+  std::map<Place, Figures> grown_;  // as of the last look
   std::int64_t looked_at_ = 0;
   std::int64_t elapsed_ns_ = 0;
 };

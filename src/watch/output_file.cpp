@@ -38,6 +38,17 @@ void empty(int fd, const struct stat& status, const std::string& name) {
 
 }  // namespace
 
+UniqueFd open_other(const std::string& name) {
+  const bool is_link = is_own_link(name);
+  UniqueFd found(
+      ::open(name.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | (is_link ? 0 : O_NOFOLLOW)));
+  struct stat status {};
+  if (!found || ::fstat(found.get(), &status) != 0) throw_errno("open " + name);
+  refuse_others(status, name, is_link);
+  if (S_ISREG(status.st_mode)) throw SystemError(EEXIST, "write over " + name);
+  return found;
+}
+
 std::string followed(const std::string& name) {
   struct stat status {};
   if (!is_own_link(name) || ::stat(name.c_str(), &status) != 0 || !S_ISREG(status.st_mode))

@@ -19,4 +19,8 @@ std::string followed(const std::string& name);
 // where another user has made it, or can have made another name for it, and so has it open.
 UniqueFd open_private(const std::string& name);
 
+// Opens what is no file, and waits for nobody. Throws SystemError: EPERM where another user has
+// made the pipe or the link, EEXIST where it is a file after all.
+UniqueFd open_other(const std::string& name);
+
 }  // namespace farcall::watch

@@ -135,6 +135,20 @@ TEST_F(BridgeEnds, AStatusIsToldOfAnyPath) {
   EXPECT_LT(bridge->wait(0), 0) << "it still runs: " << bridge->said();
 }
 
+// Another user's may be asked, and that one chooses the paths.
+TEST_F(BridgeEnds, AStatusCommandsNoTerminal) {
+  const std::string own = "ends-loud-" + std::to_string(::getpid());
+  const auto bridge = start_bridge(
+      scratch_, own,
+      {"--nats", nats_->url(), "--export", "door:" + path("\u009b31m\x1b[31m") + "=d.v3"});
+  Program status({FARCALL_COMMAND, "bridge", "status", "--status-name", own},
+                 scratch_.file("status"), {});
+  EXPECT_EQ(status.wait(), 0) << status.said();
+  EXPECT_NE(status.said().find("d.v3"), std::string::npos) << status.said();
+  for (const char* const command : {"\u009b", "\x1b"})
+    EXPECT_EQ(status.said().find(command), std::string::npos) << status.said();
+}
+
 // A bad line between a bridge and its server. Each connection is cut when so many bytes have come
 // from there, and no more than so many pass in a second.
 class Line {

@@ -105,6 +105,18 @@ TEST(Tap, TakesALongMessageInPieces) {
   EXPECT_TRUE(all == message);
 }
 
+TEST(Tap, TakesADatagramWhole) {
+  const Entry entry(description(""));
+  begin_tap(entry);
+  TapReader reader = reader_of_this();
+  const std::string longest(65'507, 'x');  // of UDP
+  observe::note_sent(entry.sent(), longest.data(), longest.size());
+  const Come batch(reader);
+  ASSERT_EQ(batch.messages.size(), 1U);
+  EXPECT_EQ(batch.messages[0].size, longest.size());
+  EXPECT_TRUE(text_of(batch.messages[0]) == longest);
+}
+
 TEST(Tap, SaysWhatCouldNotBeCopied) {
   const Entry entry(description(""));
   begin_tap(entry);

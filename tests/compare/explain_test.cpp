@@ -55,6 +55,14 @@ TEST_F(Sentences, NameTheRingWhereItsMemoryMakesNoDifference) {
   EXPECT_NE(explain(comparison_)[0].find("is ring (spin)"), std::string::npos);
 }
 
+TEST_F(Sentences, NameWhatIsFasterThanTheRing) {
+  add("ring", "spin", Placement::two_cpus, 410, 1e6);
+  add("pipe", "block", Placement::two_cpus, 400, 1.01e6);
+  const auto sentences = explain(comparison_);
+  EXPECT_NE(sentences[0].find("is pipe: 400 ns"), std::string::npos) << sentences[0];
+  EXPECT_NE(sentences.back().find("pipe moves most"), std::string::npos) << sentences.back();
+}
+
 TEST_F(Sentences, AreLeftOutWhereNothingWasMeasured) {
   EXPECT_TRUE(explain(comparison_).empty());
   add("cacheline_pingpong", "spin", Placement::two_cpus, 300, 3e6);

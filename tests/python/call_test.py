@@ -30,6 +30,21 @@ def test_what_a_function_returns_is_the_reply(path, result, reply):
         assert farcall.call(path, b"") == reply
 
 
+def test_where_nothing_can_be_served_the_path_is_told(tmp_path):
+    path = str(tmp_path / "missing" / "called")
+    program = f"""
+import farcall
+try:
+    farcall.serve({path!r}, str.upper)
+except FileNotFoundError as error:
+    print(error.filename)
+"""
+    # What is used after it was freed shows.
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONMALLOC": "debug"},
+                          stdout=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, path + "\n")
+
+
 def test_it_is_called_in_another_process(path, server):
     with farcall.open_door(path) as door:
         assert door(b"abc") == b"cba"

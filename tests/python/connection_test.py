@@ -93,6 +93,15 @@ def test_several_are_waited_for(make):
         here[1].recv()
 
 
+def test_one_that_was_waited_for_ends_when_it_is_dropped():
+    here, there = farcall.Pipe()
+    assert multiprocessing.connection.wait([here], 0) == []
+    del here
+    assert there.poll(60)
+    with pytest.raises(EOFError):
+        there.recv()
+
+
 def send_back(connection):
     with connection:
         for n in iter(connection.recv, None):

@@ -58,6 +58,14 @@ def waited_for():
     asyncio.run(main())
 
 
+def polled_and_dropped():
+    a, b = farcall.pipe(capacity=4096)
+    assert a.poll_begin()
+    while b.try_send(bytes(100)):
+        pass
+    assert b.send_poll_begin()
+
+
 PATH = f"/tmp/farcall-python-leaks-{os.getpid()}"
 
 
@@ -76,7 +84,7 @@ def server():
 
 
 @pytest.mark.parametrize("use", [used_and_closed, dropped, unused, left_in_part, refused, waited_for,
-                                 opened_and_called])
+                                 polled_and_dropped, opened_and_called])
 def test_2000_times_leave_nothing(use, server):
     for _ in range(50):
         use()

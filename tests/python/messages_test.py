@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Send, Receive, Reply between threads, processes, and with programs in C."""
 
+import contextlib
+import ctypes
 import errno
 import os
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -124,6 +128,88 @@ def test_receiving_waits_as_long_as_it_is_told():
             assert channel.receive(timeout=0).code == 1
     with pytest.raises(ValueError):
         channel.receive()
+
+
+@pytest.mark.parametrize("timeout", [30 * 86400, 1e9, 1e10, 1e300, float("inf")])
+def test_a_wait_may_be_of_any_length(timeout):
+    with messages.Channel() as channel, channel.connect() as connection:
+        # What comes later than the first look: so it is waited for in every way.
+        later = threading.Timer(0.05, connection.pulse, [1])
+        later.start()
+        assert channel.receive(timeout=timeout).code == 1
+        later.join()
+        sender = threading.Thread(target=lambda: channel.receive(timeout=timeout).reply(b"pong"))
+        sender.start()
+        assert connection.send(b"ping", timeout=timeout) == b"pong"
+        sender.join()
+
+
+def test_a_message_is_whole_or_none(monkeypatch):
+    with messages.Channel() as channel, channel.connect() as connection:
+        gone = threading.Event()
+        read = messages._lib().read
+
+        def read_late(*arguments):
+            assert gone.wait(60)
+            return read(*arguments)
+
+        def give_up():
+            with pytest.raises(TimeoutError):
+                connection.send(bytes(100_000), timeout=0.2)
+            gone.set()
+
+        monkeypatch.setattr(messages._lib(), "read", read_late)
+        sender = threading.Thread(target=give_up)
+        sender.start()
+        later = threading.Thread(target=lambda: gone.wait(60) and connection.pulse(2))
+        later.start()
+        assert channel.receive(timeout=60).code == 2
+        sender.join()
+        later.join()
+
+
+def lingering():
+    """A socket whose last close takes ten minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        server, _ = listener.accept()
+    client.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            client.send(bytes(1 << 16))
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 600))
+    client.setblocking(True)  # for such a socket close() waits for nobody
+    return client, server
+
+
+def test_descriptors_that_came_along_keep_nobody_waiting(monkeypatch):
+    client, server = lingering()
+    receive = messages._lib().receive
+
+    def receive_the_last(*arguments):
+        number = receive(*arguments)
+        if number > 0:
+            client.close()  # which is not the last close any more
+        return number
+
+    monkeypatch.setattr(messages._lib(), "receive", receive_the_last)
+    text = ctypes.create_string_buffer(b"x", 1)
+    piece = messages._Piece(ctypes.addressof(text), 1)
+    sending = messages._Sending(
+        send=ctypes.pointer(piece), send_count=1,
+        descriptors=(ctypes.c_int * 1)(client.fileno()), descriptor_count=1)
+    with messages.Channel() as channel, channel.connect() as connection:
+        sent = threading.Thread(
+            target=messages._lib().send, args=(connection._number, ctypes.byref(sending)))
+        sent.start()
+        received = []
+        receiver = threading.Thread(target=lambda: received.append(channel.receive(timeout=60)))
+        receiver.start()
+        receiver.join(60)
+        server.close()  # ends the wait of whoever closes
+        assert received and received[0].data == b"x"
+        received[0].reply()
+        sent.join()
 
 
 def test_a_name_is_had_once(name):

@@ -10,6 +10,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -347,10 +348,17 @@ def test_2000_queues_leave_nothing():
 def test_descriptors_that_are_no_queue_are_refused():
     memory = os.memfd_create("farcall-test")
     os.truncate(memory, 8192)
-    count = len(farcall.Queue()._items.descriptors())
+    items = farcall.Queue()._items
+    queue = items.descriptors()
+    count = len(queue)
     for descriptors in ([memory] * count, [-1] * count, list(range(count))):
         with pytest.raises(OSError):
             farcall._farcall.adopt_queue(descriptors)
+    with tempfile.TemporaryFile() as plain:  # which could be cut short at any time
+        plain.write(os.pread(queue[0], 1 << 24, 0))
+        plain.flush()
+        with pytest.raises(OSError):
+            farcall._farcall.adopt_queue([plain.fileno(), *queue[1:]])
     for descriptors in ([], [memory]):
         with pytest.raises(IndexError):
             farcall._farcall.adopt_queue(descriptors)

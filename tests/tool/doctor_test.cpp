@@ -127,6 +127,16 @@ const Setting kSettings[] = {
 INSTANTIATE_TEST_SUITE_P(All, DoctorSetting, testing::ValuesIn(kSettings),
                          [](const auto& test) { return std::string(test.param.name); });
 
+// Also those that no manual page asks anybody to set.
+TEST(DoctorCommand, KnowsEachVariableThatFarcallReadsOrSets) {
+  for (const char* const name : {"FARCALL_DOORFS", "FARCALL_TAP_UNTIL", "FARCALL_CALLER_PID",
+                                 "FARCALL_CALLER_UID", "FARCALL_CALLER_GID"}) {
+    const Variable variable(name, "1");
+    const json found = finding(examine(), "setting-unknown");
+    EXPECT_TRUE(found.is_null()) << name << found;
+  }
+}
+
 TEST(DoctorCommand, TellsWhereTheModuleIsAskedForInVain) {
   if (::access("/dev/stplr", F_OK) == 0) GTEST_SKIP() << "the module is here";
   const Variable engine("FARCALL_ENGINE", "kernel");

@@ -3,6 +3,11 @@
 // What the command says to command lines, good and bad.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
 #include "compare/row.hpp"
 #include "tool/run_command.hpp"
 
@@ -20,6 +25,26 @@ TEST(Farcall, HelpsWithItsCommands) {
   EXPECT_EQ(finished.code, 0);
   EXPECT_NE(finished.out.find("compare"), std::string::npos) << finished.out;
   EXPECT_NE(finished.out.find("clean"), std::string::npos) << finished.out;
+}
+
+TEST(Farcall, HasAManualOfEachCommand) {
+  const std::string pages = DOCS "/man/man1/farcall";
+  std::ifstream page(pages + ".1");
+  const std::string all(std::istreambuf_iterator<char>(page), {});
+  const std::string help = run_farcall({"--help"}).out;
+  std::istringstream lines(help.substr(help.find("Subcommands:")));
+  unsigned commands = 0;
+  std::string line;
+  for (std::getline(lines, line); std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name;
+    if (!line.starts_with("  ") || line.starts_with("   ") || !(words >> name)) continue;
+    ++commands;
+    EXPECT_NE(all.find(".It Cm " + name + "\n"), std::string::npos) << name;
+    EXPECT_NE(all.find(".Xr farcall-" + name + " 1 ,\n"), std::string::npos) << name;
+    EXPECT_TRUE(std::ifstream(pages + "-" + name + ".1").good()) << name;
+  }
+  EXPECT_GE(commands, 8U) << help;
 }
 
 TEST(Farcall, NeedsACommand) {

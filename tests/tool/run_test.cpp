@@ -153,9 +153,17 @@ TEST(RunCommand, ExplainsWithoutRunning) {
                                      "--users", "any", "--", "touch", directory.file("touched")});
   EXPECT_EQ(told.code, 0) << told.err;
   EXPECT_TRUE(directory.files().empty());
-  EXPECT_NE(told.out.find("accelerates TCP with processes of any user"), std::string::npos)
+  EXPECT_NE(told.out.find("accelerates TCP, unix sockets with processes of any user"),
+            std::string::npos)
       << told.out;
   EXPECT_NE(told.out.find("except      *:22"), std::string::npos) << told.out;
+  const auto explained = [](const char* unix_sockets) {
+    return run_farcall({"run", "--explain", "--tcp", "no", "--udp", "no", "--unix", unix_sockets,
+                        "--", "true"})
+        .out;
+  };
+  EXPECT_NE(explained("yes").find("accelerates unix sockets with"), std::string::npos);
+  EXPECT_NE(explained("no").find("accelerates nothing"), std::string::npos);
 }
 
 TEST(RunCommand, ReportsAfterTheProgramHasEndedAndPassesOnItsCode) {

@@ -41,6 +41,7 @@ for i in range(int(sys.argv[2])):
     c.sendall(b'x' * 100)
     got = 0
     while got < 100: got += len(c.recv(100 - got))
+if len(sys.argv) > 4: c.send(b'!', socket.MSG_OOB)
 open(sys.argv[3], 'w').close()
 time.sleep(60)
 )";
@@ -142,6 +143,26 @@ TEST(StatCommand, SaysWhyASocketStaysWithTheKernel) {
   (void)client.wait();
   const Finished gone = run_farcall({"stat", "127.0.0.1:" + port, "--interval", "0"});
   EXPECT_EQ(gone.code, 1) << gone.out;
+}
+
+TEST(DoctorCommand, SaysWhatTheProcessTellsOfASocket) {
+  const ScratchDirectory scratch;
+  const std::string port_file = scratch.file("port");
+  const std::string done_file = scratch.file("done");
+  Command server({"run", "--", "python3", "-c", kServer, port_file});
+  ASSERT_TRUE(comes(port_file));
+  std::string port;
+  std::ifstream(port_file) >> port;
+  Command client({"run", "--", "python3", "-c", kClient, port, "300", done_file, "urgently"});
+  ASSERT_TRUE(comes(done_file));
+  const Finished stat =
+      run_farcall({"stat", std::to_string(client.pid()), "--json", "--interval", "0"});
+  const json end = json::parse(stat.out).at("processes").at(0).at("ends").at(0);
+  ASSERT_EQ(end.at("reason"), "out-of-band data") << stat.out;
+  const Finished doctor = run_farcall({"doctor", "--json", std::to_string(client.pid())});
+  const json connection = json::parse(doctor.out).at("connections").at(0);
+  EXPECT_EQ(connection.at("endpoint"), "127.0.0.1:" + port) << doctor.out;
+  EXPECT_EQ(connection.at("reason"), "urgent") << doctor.out;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // farcall top and farcall stat, as they are used: on a terminal, and by programs.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -9,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -16,6 +18,7 @@
 #include <string>
 
 #include "farcall/broadcast.hpp"
+#include "farcall/memory.hpp"
 #include "farcall/observe.hpp"
 #include "tool/run_command.hpp"
 #include "tool/terminal.hpp"
@@ -164,6 +167,21 @@ TEST(TopCommand, ReplacesFilesAlone) {
   EXPECT_NE(top.err.find("ENOSPC"), std::string::npos) << top.err;
   ASSERT_EQ(::stat(full.c_str(), &status), 0);
   EXPECT_TRUE(S_ISCHR(status.st_mode));
+}
+
+TEST(TopCommand, WritesToNobodyElsesPipe) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be another user";
+  constexpr uid_t kOther = 65533;
+  const ScratchDirectory scratch;
+  const std::string pipe = scratch.file("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  ASSERT_EQ(::chown(pipe.c_str(), kOther, kOther), 0);
+  const UniqueFd reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const Finished top = run_farcall({"top", "--once", "--prometheus", "--output", pipe});
+  EXPECT_EQ(top.code, 1);
+  EXPECT_NE(top.err.find("another user's"), std::string::npos) << top.err;
+  char byte = 0;
+  EXPECT_EQ(::read(reader.get(), &byte, 1), 0);  // there is no writer, and nothing was written
 }
 
 TEST(TopCommand, SaysWhyItCannotWrite) {
@@ -353,6 +371,25 @@ TEST(StatCommand, TellsAllOfAProcess) {
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_NE(text.out.find("broadcast writer of " + news.name), std::string::npos) << text.out;
   EXPECT_NE(text.out.find("11 messages, 33 bytes through memory"), std::string::npos) << text.out;
+}
+
+TEST(StatCommand, TellsOfAnswersThatCameWhileItLooked) {
+  const std::string name = "asks-" + std::to_string(::getpid());
+  observe::Description description{.kind = observe::Kind::ring, .role = observe::Role::client};
+  description.name = name.c_str();
+  description.name_bytes = name.size();
+  const observe::Entry entry(description);
+  // Somebody has had answers timed.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  entry.sent()->watch = static_cast<std::uint64_t>(until.time_since_epoch().count()) & ~15ULL;
+  observe::note_sent(entry.sent(), nullptr, 1);
+  observe::note_received(entry.received(), nullptr, 1);
+  const auto end = [&](const char* seconds) {
+    const Finished stat = run_farcall({"stat", name, "--json", "--interval", seconds});
+    return json::parse(stat.out).at("processes").at(0).at("ends").at(0);
+  };
+  EXPECT_EQ(end("0").at("answer_ns").at("samples"), 1);
+  EXPECT_FALSE(end("0.01").contains("answer_ns"));
 }
 
 TEST(StatCommand, SaysWhyItHasNothingToTell) {

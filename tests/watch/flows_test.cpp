@@ -123,6 +123,23 @@ TEST(WatchFlows, WhatHasPassedSinceIsTheDifference) {
   EXPECT_EQ(flows.flows()[0].since.forward.messages, 0U);
 }
 
+// What is a counter to who reads it does not go back.
+TEST(WatchFlows, WhatHasPassedStaysCountedWhenAConnectionGoes) {
+  Flows flows({.timed = false});
+  const auto look = [&](std::vector<End> ends) {
+    flows.look({process_of(kOne, std::move(ends))});
+    return flows.flows().empty() ? 0 : flows.flows()[0].grown.forward.messages;
+  };
+  End short_one = end_of(Role::client, 1, 100, 0);
+  EXPECT_EQ(look({short_one, end_of(Role::client, 2, 10, 0)}), 110U);
+  EXPECT_EQ(look({end_of(Role::client, 2, 12, 0)}), 112U);
+  EXPECT_EQ(flows.flows()[0].total.forward.messages, 12U);
+  EXPECT_EQ(look({end_of(Role::client, 2, 12, 0), end_of(Role::client, 3, 5, 0)}), 117U);
+  // One that has gone as a whole begins anew.
+  EXPECT_EQ(look({}), 0U);
+  EXPECT_EQ(look({end_of(Role::client, 4, 7, 0)}), 7U);
+}
+
 TEST(WatchFlows, ABroadcastIsAFlowToEachReader) {
   End writer = end_of(Role::writer, 5, 9, 0);
   writer.name = "news";
@@ -134,6 +151,39 @@ TEST(WatchFlows, ABroadcastIsAFlowToEachReader) {
   EXPECT_EQ(flows.flows()[1].left.pid, kOne);
   EXPECT_EQ(flows.flows()[1].name, "news");
   EXPECT_NE(flows.flows()[0].right.pid, flows.flows()[1].right.pid);
+}
+
+TEST(WatchFlows, SeveralEndsOfOneProcessAreOneFlow) {
+  End writer = end_of(Role::writer, 5, 9, 0);
+  End other = end_of(Role::reader, 5, 0, 7);
+  other.index += 1;
+  Flows flows({.timed = false});
+  flows.look(
+      {process_of(kOne, {writer}), process_of(kOther, {end_of(Role::reader, 5, 0, 9), other})});
+  ASSERT_EQ(flows.flows().size(), 1U);
+  const Flow& flow = flows.flows()[0];
+  EXPECT_EQ(flow.connections, 2U);
+  EXPECT_TRUE(flow.left.seen);
+  EXPECT_TRUE(flow.right.seen);
+  EXPECT_EQ(flow.total.forward.messages, 9U + 7U);
+}
+
+TEST(WatchFlows, EachReasonHasANameAndWhatIsNoneIsOne) {
+  EXPECT_STREQ(watch::reason_text(0), "");
+  End end = end_of(Role::client, 0, 1, 1);
+  end.carrier = Carrier::kernel;
+  std::vector<End> ends;
+  for (unsigned reason = 1; reason < 256; ++reason) {
+    end.reason = static_cast<std::uint8_t>(reason);
+    EXPECT_EQ(watch::reason_text(end.reason) == std::string("unknown"),
+              reason >= watch::kUnknownReason)
+        << reason;
+    end.index = reason;
+    ends.push_back(end);
+  }
+  Flows flows({.timed = false});
+  flows.look({process_of(kOne, ends)});
+  EXPECT_EQ(flows.flows().size(), std::size_t{watch::kUnknownReason});
 }
 
 TEST(WatchFlows, PercentilesAreOfTheClassesThatHoldThem) {

@@ -42,9 +42,10 @@ class OutputFile : public testing::Test {
   static void give_away(const std::string& name) {
     ASSERT_EQ(::lchown(name.c_str(), kOther, kOther), 0);
   }
-  static int error_of_opening(const std::string& name) {
+  static int error_of_opening(const std::string& name,
+                              UniqueFd (*open)(const std::string&) = open_private) {
     try {
-      open_private(name);
+      open(name);
     } catch (const SystemError& error) {
       return error.code().value();
     }
@@ -99,6 +100,20 @@ TEST_F(OutputFile, MayBeADeviceOrAPipe) {
       ::symlink(("/proc/self/fd/" + std::to_string(reader.get())).c_str(), at("output").c_str()),
       0);
   EXPECT_EQ(error_of_opening(at("output")), 0);
+}
+
+TEST_F(OutputFile, ThatIsNoFileIsOpenedWithoutWaiting) {
+  EXPECT_EQ(error_of_opening("/dev/null", open_other), 0);
+  ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(error_of_opening(at("pipe"), open_other), ENXIO);
+  const UniqueFd reader(::open(at("pipe").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  EXPECT_EQ(error_of_opening(at("pipe"), open_other), 0);
+  const std::string file = make("file");
+  EXPECT_EQ(error_of_opening(file, open_other), EEXIST);
+  EXPECT_EQ(contents(file), "what was there");
+  if (::geteuid() != 0) return;
+  give_away(at("pipe"));
+  EXPECT_EQ(error_of_opening(at("pipe"), open_other), EPERM);
 }
 
 TEST_F(OutputFile, OfAnotherUserIsLeftAlone) {

@@ -95,8 +95,8 @@ static PyObject* create_publisher(PyObject* module, PyObject* const* args, Py_ss
 }
 
 static void publisher_free(PyObject* self) {
-  close_life(&as_publisher(self)->life);
   free_sender(&as_publisher(self)->sender);
+  close_life(&as_publisher(self)->life);
   free_object(self);
 }
 
@@ -239,8 +239,8 @@ static PyObject* adopt_subscriber(PyObject* module, PyObject* const* args, Py_ss
 }
 
 static void subscriber_free(PyObject* self) {
-  close_life(&as_subscriber(self)->life);
   free_receiver(&as_subscriber(self)->receiver);
+  close_life(&as_subscriber(self)->life);
   free_object(self);
 }
 

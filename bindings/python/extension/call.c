@@ -112,8 +112,9 @@ static PyObject* serve_calls(PyObject* module, PyObject* const* args, Py_ssize_t
   server->life.handle = handle;
   if (error == 0) return (PyObject*)server;
   Py_DECREF(values[2]);
+  raise_at_path(error, path); /* which is the server's */
   Py_DECREF(server);
-  return raise_at_path(error, path);
+  return NULL;
 }
 
 static void server_free(PyObject* self) {

@@ -136,6 +136,7 @@ struct receiver {
 };
 bool make_receiver(struct receiver* receiver, struct life* life,
                    const struct receive_functions* functions, int wait);
+/* Before its life is closed: a poll that nobody has ended would keep the handle. */
 void free_receiver(struct receiver* receiver);
 PyObject* receive_bytes(struct receiver* receiver, int64_t timeout);
 /* As receive_bytes(), but None where it would have to wait. */
@@ -163,6 +164,7 @@ struct sender {
 };
 bool make_sender(struct sender* sender, struct life* life, const struct send_functions* functions,
                  int wait, size_t longest);
+/* Before its life is closed, as free_receiver(). */
 void free_sender(struct sender* sender);
 /* None; with `only_try` a bool instead of an exception where it would have to wait. */
 PyObject* send_bytes(struct sender* sender, PyObject* bytes, int64_t timeout, bool only_try);

@@ -77,9 +77,9 @@ static PyObject* make_end(PyTypeObject* type, farcall_pipe* handle, size_t capac
 
 static void pipe_end_free(PyObject* self) {
   PipeEnd* const end = as_end(self);
-  close_life(&end->life);
   free_receiver(&end->receiver);
   free_sender(&end->sender);
+  close_life(&end->life);
   free_object(self);
 }
 

@@ -83,12 +83,13 @@ struct queue* queue_open(const int descriptors[kQueueDescriptors]) {
   if (!queue) return failed(queue, ENOMEM);
   queue->descriptors[kMemory] = descriptors[kMemory];
   struct stat file;
+  const int seals = fcntl(descriptors[kMemory], F_GET_SEALS); /* -1: of a file that has none */
   int error = 0;
   if (fstat(descriptors[kMemory], &file) != 0 || fcntl(descriptors[kItems], F_GETFD) < 0 ||
       fcntl(descriptors[kRoom], F_GETFD) < 0 || fcntl(descriptors[kPlaces], F_GETFD) < 0)
     error = errno;
-  else if (!S_ISREG(file.st_mode) || (size_t)file.st_size <= sizeof *queue->memory ||
-           !(fcntl(descriptors[kMemory], F_GET_SEALS) & F_SEAL_SHRINK))
+  else if (!S_ISREG(file.st_mode) || (size_t)file.st_size <= sizeof *queue->memory || seals < 0 ||
+           !(seals & F_SEAL_SHRINK))
     error = EPROTO;
   else if (!map(queue, (size_t)file.st_size))
     error = errno;

@@ -25,6 +25,7 @@ bool make_receiver(struct receiver* receiver, struct life* life,
 }
 
 void free_receiver(struct receiver* receiver) {
+  Py_XDECREF(end_poll(receiver));
   if (receiver->lock) PyThread_free_lock(receiver->lock);
 }
 

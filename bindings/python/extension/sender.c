@@ -17,6 +17,7 @@ bool make_sender(struct sender* sender, struct life* life, const struct send_fun
 }
 
 void free_sender(struct sender* sender) {
+  Py_XDECREF(end_send_poll(sender));
   if (sender->lock) PyThread_free_lock(sender->lock);
   Py_CLEAR(sender->pending);
 }

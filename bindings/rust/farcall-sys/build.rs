@@ -4,7 +4,9 @@
 use std::env;
 use std::process::{self, Command};
 
-const VERSION: &str = "0.1"; // any 0.x may break the ABI, as SOVERSION says
+// Any 0.x may break the ABI, as SOVERSION says.
+const VERSION: &str = "0.1";
+const NEXT: &str = "0.2";
 
 fn main() {
     println!("cargo:rerun-if-env-changed=FARCALL_LIB_DIR");
@@ -43,9 +45,10 @@ fn main() {
 
 fn ask_pkg_config(library: &str) -> Result<String, String> {
     let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
-    let wanted = format!("{library} >= {VERSION}");
+    let wanted = [format!("{library} >= {VERSION}"), format!("{library} < {NEXT}")];
     let output = Command::new(program)
-        .args(["--libs", &wanted])
+        .arg("--libs")
+        .args(wanted)
         .output()
         .map_err(|error| format!("pkg-config: {error}"))?;
     if !output.status.success() {

@@ -7,16 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tool/bridge/bridge.hpp"
+#include "watch/text.hpp"
 
 namespace farcall::tool::bridge {
 namespace {
 
 // The bridge may be another user's, who is not to say anything to this terminal.
-std::string plain(std::string text) {
-  std::ranges::replace_if(
-      text, [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
-  return text;
-}
+std::string plain(const nlohmann::json& text) { return watch::printable(text.get<std::string>()); }
 
 }  // namespace
 

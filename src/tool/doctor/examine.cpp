@@ -159,11 +159,9 @@ class Traffic {
   [[nodiscard]] std::optional<Told> told(int fd) const {
     for (const watch::End& end : process_.ends) {
       if (end.fd != fd || !is_socket(end)) continue;
-      const bool kernel = end.carrier == observe::Carrier::kernel;
+      const bool known = end.carrier == observe::Carrier::kernel && end.reason != 0;
       return Told{.accelerated = end.carrier == observe::Carrier::memory,
-                  .reason = kernel && end.reason < preload::kReasons
-                                ? reason_id(static_cast<preload::Reason>(end.reason))
-                                : ""};
+                  .reason = known ? reason_id(static_cast<preload::Reason>(end.reason - 1)) : ""};
     }
     return std::nullopt;
   }

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <string_view>
 
+#include "watch/flows.hpp"
+
 namespace farcall::tool::doctor {
 namespace {
 
@@ -16,8 +18,10 @@ using farcall::doctor::Findings;
 using farcall::doctor::Severity;
 
 constexpr auto kKnown = std::to_array<std::string_view>(
-    {"ACCELERATE", "ENABLED", "ENGINE", "EXCLUDE", "LOG_LEVEL", "MAX_SOCKETS", "PACKET_SIZE",
-     "RING_BYTES", "RING_SIZE", "SOCKET_DIR", "STATS", "TCP", "UDP", "UNIX", "USERS", "WAIT"});
+    {"ACCELERATE", "CALLER_GID", "CALLER_PID", "CALLER_UID",  "DOORFS",      "ENABLED",
+     "ENGINE",     "EXCLUDE",    "LOG_LEVEL",  "MAX_SOCKETS", "PACKET_SIZE", "RING_BYTES",
+     "RING_SIZE",  "SOCKET_DIR", "STATS",      "TAP_UNTIL",   "TCP",         "UDP",
+     "UNIX",       "USERS",      "WAIT"});
 
 // How many letters must be changed, added or taken away.
 std::size_t distance(std::string_view one, std::string_view other) {
@@ -205,6 +209,8 @@ void examine_environment(const Environment& environment, const std::string& abou
 bool wants_module(const Environment& environment) {
   return value_of(environment, "FARCALL_ENGINE") == "kernel";
 }
+
+static_assert(watch::kUnknownReason == preload::kReasons + 1);
 
 const char* reason_id(preload::Reason reason) noexcept {
   switch (reason) {

@@ -2,6 +2,7 @@
 #include "tool/run/launch.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,8 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "compare/library.hpp"
 #include "farcall/error.hpp"
@@ -111,6 +114,14 @@ int run_and_report(const Request& request, const Program& program) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+std::string kinds_of(const preload::Settings& settings) {
+  std::vector<const char*> kinds;
+  if (settings.tcp) kinds.push_back("TCP");
+  if (settings.udp) kinds.push_back("UDP");
+  if (settings.unix_streams) kinds.push_back("unix sockets");
+  return fmt::format("{}", fmt::join(kinds, ", "));
+}
+
 void list(const char* title, const preload::EndpointList& endpoints, const char* variable) {
   const char* const value = std::getenv(variable);
   if (endpoints.count != 0 && value != nullptr) fmt::print("{:<12}{}\n", title, value);
@@ -164,17 +175,14 @@ int explain(const Request& request) {
   }
   fmt::print("{:<12}LD_PRELOAD={}\n", "sets", compare::preload_list(compare::find_library()));
   if (!program.reservation.empty()) fmt::print("{:<12}{}\n", "but", program.reservation);
-  if (!settings->enabled || (!settings->tcp && !settings->udp)) {
+  const std::string kinds = settings->enabled ? kinds_of(*settings) : "";
+  if (kinds.empty()) {
     fmt::print("{:<12}nothing: the settings switch it off\n", "accelerates");
     return kSuccess;
   }
   constexpr const char* kUsers[] = {"the same user", "the same user or root", "any user"};
   fmt::print("{:<12}{} with processes of {} on this machine that run the library, too\n",
-             "accelerates",
-             settings->tcp && settings->udp ? "TCP and UDP"
-             : settings->tcp                ? "TCP"
-                                            : "UDP",
-             kUsers[static_cast<std::size_t>(settings->uids)]);
+             "accelerates", kinds, kUsers[static_cast<std::size_t>(settings->uids)]);
   list("only", settings->accelerate, "FARCALL_ACCELERATE");
   list("except", settings->exclude, "FARCALL_EXCLUDE");
   fmt::print("{:<12}{} bytes for each direction of at most {} connections\n", "memory",

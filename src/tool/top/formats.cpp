@@ -119,14 +119,14 @@ std::string each_way(const char* name, const std::string& labels, const Flow& fl
     for (const bool kernel : {false, true})
       text += fmt::format("{}{{{},direction=\"{}\",path=\"{}\"}} {}\n", name, labels,
                           forward ? "forward" : "back", kernel ? "kernel" : "memory",
-                          value(forward ? flow.total.forward : flow.total.back, kernel));
+                          value(forward ? flow.grown.forward : flow.grown.back, kernel));
   return text;
 }
 
 template <class Value>
 std::string each_party(const char* name, const std::string& labels, const Flow& flow, Value value) {
   return fmt::format("{}{{{},party=\"from\"}} {}\n{}{{{},party=\"to\"}} {}\n", name, labels,
-                     value(flow.total.left), name, labels, value(flow.total.right));
+                     value(flow.grown.left), name, labels, value(flow.grown.right));
 }
 
 double seconds(std::uint64_t ns) { return static_cast<double>(ns) / 1e9; }
@@ -167,7 +167,7 @@ std::vector<Metric> metrics() {
        }},
       {"farcall_dropped_total", "counter", "Messages that a reader has missed.",
        [](const std::string& labels, const Flow& flow) {
-         return fmt::format("farcall_dropped_total{{{}}} {}\n", labels, flow.total.dropped);
+         return fmt::format("farcall_dropped_total{{{}}} {}\n", labels, flow.grown.dropped);
        }},
       {"farcall_answer_seconds", "gauge", "Time until an answer, of samples since the last look.",
        [](const std::string& labels, const Flow& flow) {

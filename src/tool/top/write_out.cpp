@@ -55,11 +55,7 @@ void write_atomically(const std::string& name, const std::string& text) {
   const std::string path = watch::followed(name);
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
-  if (exists && !S_ISREG(status.st_mode)) {
-    const UniqueFd file(::open(name.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
-    if (!file) throw_errno("open " + name);
-    return write_all(file.get(), text);
-  }
+  if (exists && !S_ISREG(status.st_mode)) return write_all(watch::open_other(name).get(), text);
   const std::string beside = path + ".new";
   const mode_t masked = ::umask(0);
   ::umask(masked);

@@ -34,6 +34,8 @@ _LIBRARY = "libfarcall-messages.so.0.1"
 _UNBLOCK, _DISCONNECT = 1, 2
 _ONE_WAY = 1
 _SLICE = 0.0005  # seconds that a receiver waits in the library, which spins, before it polls
+_LONGEST_POLL = 1e6  # seconds; poll() takes no more than twice as many
+_FOR_EVER = 9e9  # seconds
 
 PULSE_DISCONNECT, PULSE_UNBLOCK, PULSE_DEATH = -1, -2, -3
 """Codes of pulses that the library sends."""
@@ -95,6 +97,7 @@ class _Functions:
         self.receive = self._get("receive", wide, number, memory, size, info)
         self.reply = self._get("reply", number, wide, number, text, size)
         self.error = self._get("error", number, wide, number)
+        self.drop_descriptors = self._get("drop_descriptors", number, info)
         self.read = self._get("read", ctypes.c_ssize_t, wide, size, memory, size)
         self.pulse = self._get("pulse", number, number, number, number, wide)
         self.timeout = self._get("timeout", number, wide)
@@ -121,7 +124,7 @@ def _fail(what: str | None = None) -> NoReturn:
 
 
 def _nanoseconds(timeout: float | None) -> int:
-    return -1 if timeout is None else max(0, int(timeout * 1e9))
+    return -1 if timeout is None or timeout >= _FOR_EVER else max(0, int(timeout * 1e9))
 
 
 def _bytes(data: Any) -> bytes:
@@ -330,26 +333,34 @@ class Channel(_Numbered):
 
     def _try(self, time_left: float) -> Message | Pulse | None:
         memory, info, functions = ctypes.create_string_buffer(self._room), _Info(), _lib()
-        functions.timeout(_nanoseconds(time_left))
-        number = functions.receive(self._open(), memory, self._room, ctypes.byref(info))
-        if number < 0:
-            if ctypes.get_errno() in (errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR):
-                return None
-            _fail()
-        for i in range(info.descriptor_count):
-            os.close(info.descriptors[i])
-        if number == 0:
-            return Pulse(info)
-        data = ctypes.string_at(memory, info.received)
-        if info.received < info.length and number != _ONE_WAY:
-            data += self._rest(number, info)
-        return Message(number, data, info)
+        while True:
+            functions.timeout(_nanoseconds(time_left))
+            number = functions.receive(self._open(), memory, self._room, ctypes.byref(info))
+            if number < 0:
+                if ctypes.get_errno() in (errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR):
+                    return None
+                _fail()
+            if info.descriptor_count != 0:
+                functions.drop_descriptors(ctypes.byref(info))
+            if number == 0:
+                return Pulse(info)
+            data = ctypes.string_at(memory, info.received)
+            if info.received == info.length or number == _ONE_WAY:
+                return Message(number, data, info)
+            try:
+                return Message(number, data + self._rest(number, info), info)
+            except ProcessLookupError:
+                time_left = 0  # its sender has gone meanwhile
 
     @staticmethod
     def _rest(number: int, info: _Info) -> bytes:
         rest = ctypes.create_string_buffer(info.length - info.received)
         got = _lib().read(number, info.received, rest, len(rest))
-        return ctypes.string_at(rest, max(got, 0))
+        if got < 0:
+            failed = ctypes.get_errno()
+            _lib().error(number, errno.ECONNABORTED)
+            raise OSError(failed, os.strerror(failed))
+        return ctypes.string_at(rest, got)
 
     def receive(self, timeout: float | None = None) -> Message | Pulse:
         """The most urgent of what waits, or waits for it; TimeoutError, BlockingIOError for 0."""
@@ -366,7 +377,7 @@ class Channel(_Numbered):
             if poll is None:
                 poll = select.poll()
                 poll.register(self.fileno(), select.POLLIN)
-            poll.poll(None if left is None else left * 1000 + 1)
+            poll.poll(None if left is None else min(left, _LONGEST_POLL) * 1000 + 1)
         return found
 
     def __iter__(self) -> Iterator[Message | Pulse]:

@@ -4,8 +4,10 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::io::AsFd;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::io::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -227,6 +229,52 @@ fn descriptors_go_along_and_are_owned() {
     let before = held();
     (0..200).for_each(|i| round(i % 2 == 0));
     processes::wait_until("all are closed", || held() <= before);
+}
+
+/// A socket whose last close takes ten minutes, unless the other is closed.
+fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    client.set_nonblocking(true).unwrap();
+    while client.write(&[0; 65536]).is_ok() {}
+    client.set_nonblocking(false).unwrap(); // for others close() waits for nobody
+    let linger = libc::linger { l_onoff: 1, l_linger: 600 };
+    // SAFETY: it is there, and so long.
+    let set = unsafe {
+        libc::setsockopt(
+            client.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&linger as *const libc::linger).cast(),
+            std::mem::size_of_val(&linger) as libc::socklen_t,
+        )
+    };
+    assert_eq!(set, 0);
+    (client, server)
+}
+
+#[test]
+fn descriptors_that_nobody_takes_keep_nobody_waiting() {
+    let channel = Channel::new().unwrap();
+    let connection = channel.connect().unwrap();
+    let (client, server) = lingering();
+    let number = client.into_raw_fd();
+    let sender = thread::spawn(move || {
+        // SAFETY: it is open until the message has been received.
+        let sent = [unsafe { BorrowedFd::borrow_raw(number) }];
+        connection.sending(b"x").descriptors(&sent).timeout(LONG).send(&mut [])
+    });
+    let message = message(&channel);
+    // SAFETY: it is this test's; and not the last of that socket any more.
+    drop(unsafe { OwnedFd::from_raw_fd(number) });
+    let (tell, told) = mpsc::channel();
+    let receiver = thread::spawn(move || tell.send(message.reply(0, b"")));
+    let in_time = told.recv_timeout(LONG);
+    drop(server); // ends the wait of whoever closes
+    assert_eq!(in_time, Ok(Ok(())));
+    receiver.join().unwrap().unwrap();
+    sender.join().unwrap().unwrap();
 }
 
 #[test]

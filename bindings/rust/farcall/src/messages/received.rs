@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is received, and how it is answered.
 
-use std::os::unix::io::{FromRawFd, OwnedFd};
+use std::os::unix::io::{FromRawFd, IntoRawFd, OwnedFd};
 
 use farcall_sys::message as sys;
 
@@ -68,8 +68,39 @@ pub struct OneWay {
     pub length: usize,
     /// Who has sent it.
     pub origin: Origin,
-    /// What came along.
-    pub descriptors: Vec<OwnedFd>,
+    descriptors: Descriptors,
+}
+
+impl OneWay {
+    /// What came along, the first time.
+    pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.descriptors.owned)
+    }
+}
+
+/// What came along, and whom it is charged to. What nobody takes is closed by a thread that serves nobody,
+/// since the last close may last as long as the sender likes.
+#[derive(Debug)]
+struct Descriptors {
+    owned: Vec<OwnedFd>,
+    user: u32,
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        if self.owned.is_empty() {
+            return;
+        }
+        // SAFETY: numbers may all be 0.
+        let mut info: sys::farcall_info = unsafe { std::mem::zeroed() };
+        info.uid = self.user;
+        for (number, descriptor) in info.descriptors.iter_mut().zip(self.owned.drain(..)) {
+            *number = descriptor.into_raw_fd();
+            info.descriptor_count += 1;
+        }
+        // SAFETY: they are nobody else's.
+        unsafe { sys::farcall_drop_descriptors(&mut info) };
+    }
 }
 
 /// A message whose sender waits until it is answered, once, by any thread. Dropped, it is answered with
@@ -80,7 +111,7 @@ pub struct Message {
     data: Vec<u8>,
     room: usize,
     origin: Origin,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Descriptors,
 }
 
 /// Of what farcall_receive() has returned, put into a buffer and told.
@@ -91,7 +122,8 @@ pub(super) unsafe fn of(id: i64, bytes: &[u8], info: &sys::farcall_info) -> Resu
     let count = (info.descriptor_count as usize).min(sys::FARCALL_DESCRIPTORS);
     // SAFETY: they are owned once.
     let owned = |descriptor: &i32| unsafe { OwnedFd::from_raw_fd(*descriptor) };
-    let descriptors = info.descriptors[..count].iter().map(owned).collect();
+    let owned = info.descriptors[..count].iter().map(owned).collect();
+    let descriptors = Descriptors { owned, user: info.uid };
     let seen = |id: i32| u32::try_from(id).ok().filter(|id| *id != 0);
     let origin = Origin {
         process: seen(info.pid),
@@ -155,9 +187,9 @@ impl Message {
         &self.origin
     }
 
-    /// What came along, the first time.
+    /// What came along, the first time. What is not taken is closed, by a thread that serves nobody.
     pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.descriptors)
+        std::mem::take(&mut self.descriptors.owned)
     }
 
     /// Reads what was sent, from `offset` on.
