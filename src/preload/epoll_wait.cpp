@@ -344,11 +344,17 @@ int wait_in_set(Set& set, const Wait& wait) {
       if (set.hot_count.load(std::memory_order_relaxed) == 0) {
         const std::uint32_t generation = begin_sleep(set);
         guard.unlock();
-        if (const int told = sleep(set, wait, generation); told != kNoNews) return told;
+        set.patience.sleeps_unlooked();
+        const int told = sleep(set, wait, generation);
+        set.patience.slept();
+        if (told != kNoNews) return told;
         continue;
       }
     }
-    if (const int found = look(set, wait); found != 0) return found;
+    if (const int found = look(set, wait); found != 0) {
+      if (!stayed) set.patience.came_at_once();
+      return found;
+    }
     if (wait.at_once()) {
       const int told = ask_kernel(set, wait);
       return told == kNoNews ? 0 : told;

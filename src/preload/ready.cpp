@@ -44,35 +44,59 @@ int add_rings(pollfd* fds, nfds_t count, int ready) noexcept {
   return ready;
 }
 
-// Of a connection that has ended the kernel tells that there is something to be read, too.
-bool may_have_ended(const pollfd& one) noexcept {
-  if ((one.revents & (POLLHUP | POLLRDHUP)) != 0) return true;
-  return (one.revents & POLLIN) != 0 && read_position(one.fd) == kNothingToRead;
-}
+// What the kernel is asked for a program. Beside what the program wants to know it asks whether
+// connections have ended: with that, the kernel always tells that there is something to be read,
+// so it wakes nobody who would not be woken without it.
+class Question {
+ public:
+  Question(pollfd* fds, nfds_t count) noexcept : fds_(fds), count_(count) {
+    if (count > few_.size()) return;
+    std::copy_n(fds, count, few_.begin());
+    asked_ = few_.data();
+    for (nfds_t i = 0; i < count; ++i)
+      if ((fds[i].events & kPollInput) != 0 && find_side(fds[i].fd) != nullptr)
+        asked_[i].events = static_cast<short>(asked_[i].events | POLLRDHUP);
+  }
+  Question(const Question&) = delete;
+  Question& operator=(const Question&) = delete;
 
-// To what the kernel tells of connections that have ended.
-int add_resets(pollfd* fds, nfds_t count, int ready) noexcept {
-  for (nfds_t i = 0; i < count && ready > 0; ++i)
-    if (may_have_ended(fds[i]) && knows_of_reset(fds[i].fd))
-      fds[i].revents = static_cast<short>(fds[i].revents | POLLERR | POLLHUP);
-  return ready;
-}
+  [[nodiscard]] pollfd* asked() noexcept { return asked_; }
+
+  // To what the kernel tells of connections that have ended.
+  void add_resets() noexcept {
+    for (pollfd* one = asked_; one != asked_ + count_; ++one)
+      if (may_have_ended(*one) && knows_of_reset(one->fd))
+        one->revents = static_cast<short>(one->revents | POLLERR | POLLHUP);
+  }
+  void give_back() noexcept {
+    if (asked_ == fds_) return;
+    for (nfds_t i = 0; i < count_; ++i)
+      fds_[i].revents =
+          static_cast<short>(asked_[i].revents & (fds_[i].events | POLLERR | POLLHUP | POLLNVAL));
+  }
+
+ private:
+  static bool may_have_ended(const pollfd& one) noexcept {
+    if ((one.revents & (POLLHUP | POLLRDHUP)) != 0) return true;
+    return (one.revents & POLLIN) != 0 && (one.events & POLLRDHUP) == 0 &&
+           read_position(one.fd) == kNothingToRead;
+  }
+
+  pollfd* fds_;
+  nfds_t count_;
+  std::array<pollfd, 128> few_;
+  pollfd* asked_ = fds_;
+};
 
 template <class LibcCall>
 int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, LibcCall libc_call) {
-  if (is_no_address(fds) || too_many(count)) return libc_call();
+  if (is_no_address(fds) || too_many(count)) return libc_call(fds);
   const auto ours = static_cast<std::size_t>(
       std::count_if(fds, fds + count, [](const pollfd& one) { return concerns_us(one.fd); }));
   if (ours == 0) [[likely]] {
     settle_before_sleep();
-    return libc_call();
+    return libc_call(fds);
   }
-  const auto look = [&]() -> int {
-    timespec none{};
-    const long ready = kernel(SYS_ppoll, fds, count, &none, mask, kKernelMaskSize);
-    if (ready < 0) return static_cast<int>(with_errno(ready));
-    return add_rings(fds, count, static_cast<int>(ready));
-  };
   if (count == 1 && fds[0].events == POLLIN && mask == nullptr && readable_now(fds[0].fd) &&
       !has_ended(fds[0].fd)) {
     fds[0].revents = POLLIN;
@@ -81,7 +105,20 @@ int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, Libc
   Waited waited(ours);
   for (nfds_t i = 0; i < count; ++i)
     if (fds[i].fd >= 0 && (fds[i].events & kPollInput) != 0) waited.add(fds[i].fd);
-  return add_resets(fds, count, at_once ? look() : wait_for(waited, look, libc_call));
+  Question question(fds, count);
+  const auto look = [&]() -> int {
+    timespec none{};
+    const long ready = kernel(SYS_ppoll, question.asked(), count, &none, mask, kKernelMaskSize);
+    if (ready < 0) return static_cast<int>(with_errno(ready));
+    return add_rings(question.asked(), count, static_cast<int>(ready));
+  };
+  const int ready =
+      at_once ? look() : wait_for(waited, look, [&] { return libc_call(question.asked()); });
+  const int error = errno;
+  if (ready > 0) question.add_resets();
+  question.give_back();
+  errno = error;
+  return ready;
 }
 
 // --- select
@@ -209,9 +246,9 @@ int select_for(const Select& call, bool at_once, LibcCall libc_call) {
 long poll_by_number([[maybe_unused]] long number, const long* words) {
   auto* const fds = reinterpret_cast<pollfd*>(words[0]);
   const auto count = static_cast<nfds_t>(words[1]);
-  const auto libc_call = [&] {
+  const auto libc_call = [&](pollfd* asked) {
     return static_cast<int>(
-        with_errno(kernel(number, words[0], words[1], words[2], words[3], words[4], words[5])));
+        with_errno(kernel(number, asked, words[1], words[2], words[3], words[4], words[5])));
   };
 #ifdef SYS_poll
   if (number == SYS_poll)
@@ -220,8 +257,8 @@ long poll_by_number([[maybe_unused]] long number, const long* words) {
   const auto* const mask = reinterpret_cast<const sigset_t*>(words[3]);
   // Of another size: the kernel refuses it.
   const auto* const timeout = reinterpret_cast<const timespec*>(words[2]);
-  if (mask != nullptr && words[4] != static_cast<long>(kKernelMaskSize)) return libc_call();
-  if (is_bad_time(timeout)) return libc_call();
+  if (mask != nullptr && words[4] != static_cast<long>(kKernelMaskSize)) return libc_call(fds);
+  if (is_bad_time(timeout)) return libc_call(fds);
   return poll_for(fds, count, is_zero(timeout), mask, libc_call);
 }
 
@@ -265,16 +302,18 @@ int poll(pollfd* fds, nfds_t count, int timeout) {
   ::pthread_testcancel();
   using Poll = int(pollfd*, nfds_t, int);
   return poll_for(fds, count, timeout == 0, nullptr,
-                  [&] { return real::next<"poll", Poll>()(fds, count, timeout); });
+                  [&](pollfd* asked) { return real::next<"poll", Poll>()(asked, count, timeout); });
 }
 int __poll(pollfd* fds, nfds_t count, int timeout) { return poll(fds, count, timeout); }
 
 int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
   ::pthread_testcancel();
   using Ppoll = int(pollfd*, nfds_t, const timespec*, const sigset_t*);
-  const auto libc_call = [&] { return real::next<"ppoll", Ppoll>()(fds, count, timeout, mask); };
+  const auto libc_call = [&](pollfd* asked) {
+    return real::next<"ppoll", Ppoll>()(asked, count, timeout, mask);
+  };
   if (is_bad_time(timeout)) [[unlikely]]
-    return libc_call();
+    return libc_call(fds);
   return poll_for(fds, count, is_zero(timeout), mask, libc_call);
 }
 

@@ -94,15 +94,25 @@ class Waited {
       if (entry->readable) visit(entry->fd);
   }
 
-  // `look` asks the kernel, too, now and then; what it says is returned if it is not 0.
+  // Whether to look for a while before sleeping; to be asked once.
+  bool pays() noexcept {
+    static thread_local constinit Patience patience;
+    const Entry* const some =
+        std::find_if(entries_, end(), [](const Entry& entry) { return is_awake(entry); });
+    if (accelerated_ > kMostSpunFor || some == end()) return false;
+    patience_ = &patience;
+    if (patience.pays(peer_processor(some->fd) == this_processor())) return true;
+    patience.sleeps_unlooked();
+    return false;
+  }
+  // `look` asks the kernel, too, now and then; what it says is returned if it is not 0. After
+  // pays().
   template <class Look>
   int stay_awake(Look look) noexcept {
-    static thread_local constinit Patience patience;
-    if (accelerated_ > kMostSpunFor || !wake_all()) return 0;
-    patience_ = &patience;
+    if (!wake_all()) return 0;
     int seen = 0;
     std::size_t looks = 0;
-    const bool news = patience.stay_awake(
+    const bool news = patience_->stay_awake(
         [&] {
           if (std::any_of(entries_, end(), may_be_readable)) return true;
           looks += count_;
@@ -151,6 +161,9 @@ class Waited {
     return side.receiver.next(side.in()).kind == Receiver::Next::ring;
   }
 
+  static bool is_awake(const Entry& entry) noexcept {
+    return entry.side == nullptr ? udp_awake(*entry.udp) : entry.side->accelerated();
+  }
   static bool may_be_readable(const Entry& entry) noexcept {
     if (entry.side == nullptr) return udp_position(*entry.udp) != kNoDatagram;
     const Side& side = *entry.side;
@@ -207,7 +220,7 @@ inline bool is_zero(const timespec* time) noexcept {
 // Awake for a while, then asleep in the program's own call. `look` asks rings and kernel at once.
 template <class Look, class LibcCall>
 int wait_for(Waited& waited, Look look, LibcCall libc_call) {
-  if (waited.accelerated() != 0) {
+  if (waited.pays()) {
     int ready = look();
     if (ready != 0) return ready;
     if ((ready = waited.stay_awake(look)) != 0) return ready;

@@ -39,17 +39,35 @@ inline std::uint32_t this_processor() noexcept {
   return static_cast<std::uint32_t>(::sched_getcpu()) + 1;
 }
 
-// What recent waits have earned; one for each thing that is waited for.
+// What recent waits have earned; one for each thing that is waited for. The threads that wait for
+// it share it: a lost count costs no more than a look.
 class Patience {
  public:
+  // Whether to look before the next sleep: because waits have been short, or because it is time to
+  // try. To look costs system calls on both sides, so who never finds anything tries ever more
+  // rarely. Counts a wait that is not looked for.
+  bool pays(bool together) noexcept {
+    if (together ? credit_ != 0 : expected_ns_ <= kLongestSpin) return true;
+    if (trying_) return true;
+    if (++since_try_ < between_tries_) return false;
+    since_try_ = 0;
+    trying_ = true;
+    return true;
+  }
   // Looks until ready() or until it is time to sleep. `peer_processor()` tells where the peer last
   // ran; on this processor it gets it, instead of being waited for.
   template <class Ready, class PeerProcessor>
   bool stay_awake(Ready ready, PeerProcessor peer_processor) noexcept {
     interruption_ = Interruption::none;
     const bool together = peer_processor() == this_processor();
+    if (!pays(together)) {
+      since_ = now_ns();
+      return ready();
+    }
+    const bool trying = trying_;
+    trying_ = false;
     for (unsigned i = 0; i < (together ? 1 : kQuickLooks); ++i)
-      if (ready()) return true;
+      if (ready()) return found(trying);
     if (together && credit_ == kMostCredit) {
       // To hold signals costs as much as the switch to a peer that has always answered in its turn;
       // one that comes during this turn comes as if before the call.
@@ -59,18 +77,21 @@ class Patience {
         --credit_;
         return false;
       }
-    } else if (together && credit_ == 0) {
-      // Without credit one of many is tried all the same.
-      if (++since_hand_over_ < kWaitsPerProbe) return ready();
-      since_hand_over_ = 0;
     }
     const HeldSignals held;
-    if (stay_longer(together, ready, peer_processor)) return true;
+    if (together ? hand_over(ready) : spin(ready, peer_processor)) return found(trying);
+    if (trying) between_tries_ = std::min<std::uint16_t>(2 * between_tries_, kMostBetweenTries);
     interruption_ = held.interruption();
     return false;
   }
   // After stay_awake() was false: whether a signal has come, whose handler has run by now.
   [[nodiscard]] Interruption interruption() const noexcept { return interruption_; }
+  // Waits that nobody looks for are measured, too, as long as looking does not pay.
+  void sleeps_unlooked() noexcept { since_ = expected_ns_ > kLongestSpin ? now_ns() : 0; }
+  // What was waited for was there already.
+  void came_at_once() noexcept {
+    if (expected_ns_ > kLongestSpin) learn(0);
+  }
   // After sleeping: how long, where that is known, or 0.
   std::int64_t slept() noexcept {
     if (since_ == 0) return 0;
@@ -84,30 +105,28 @@ class Patience {
   std::int64_t take_spun() noexcept { return std::exchange(spun_, 0); }
 
  private:
+  bool found(bool trying) noexcept {
+    if (trying) expected_ns_ = std::min(expected_ns_, kLongestSpin / 2);
+    between_tries_ = kLeastBetweenTries;
+    return true;
+  }
   template <class Ready, class PeerProcessor>
-  bool stay_longer(bool together, Ready ready, PeerProcessor peer_processor) noexcept {
-    if (together) return hand_over(ready);
+  bool spin(Ready ready, PeerProcessor peer_processor) noexcept {
     const std::int64_t start = now_ns();
-    const bool probe = expected_ns_ > kLongestSpin;
-    const std::int64_t spin = budget();
-    if (spin == 0) {
-      since_ = start;
-      return false;
-    }
+    const std::int64_t longest = std::clamp(2 * expected_ns_, kShortestSpin, kLongestSpin);
     for (;;) {
       for (unsigned i = 0; i < kLooksPerCheck; ++i) {
         if (ready()) {
-          if (probe) expected_ns_ = kLongestSpin / 2;
           spun_ = now_ns() - start;
           learn(spun_);
           return true;
         }
         relax();
       }
-      if (now_ns() - start >= spin || peer_processor() == this_processor()) break;
+      if (now_ns() - start >= longest || peer_processor() == this_processor()) break;
     }
     since_ = start;
-    spun_ = spin;
+    spun_ = longest;
     return false;
   }
   static constexpr unsigned kQuickLooks = 300;
@@ -115,7 +134,8 @@ class Patience {
   // Spinning longer than about two wake-ups of an idle processor cannot pay.
   static constexpr std::int64_t kLongestSpin = 100'000;
   static constexpr std::int64_t kShortestSpin = 2'000;
-  static constexpr std::uint8_t kWaitsPerProbe = 32;
+  static constexpr std::uint16_t kLeastBetweenTries = 32;
+  static constexpr std::uint16_t kMostBetweenTries = 512;
   static constexpr unsigned kMostHandOvers = 8;
   static constexpr std::uint8_t kMostCredit = 4;
   static constexpr std::uint64_t kLongTurn = 50 * kTicksPerMicrosecond;
@@ -146,25 +166,17 @@ class Patience {
     return false;
   }
 
-  std::int64_t budget() noexcept {
-    if (expected_ns_ <= kLongestSpin) {
-      since_probe_ = 0;
-      return std::clamp(2 * expected_ns_, kShortestSpin, kLongestSpin);
-    }
-    // Sleeping makes waits look long, so a sleeper tries now and then whether the peer is quick.
-    if (++since_probe_ < kWaitsPerProbe) return 0;
-    since_probe_ = 0;
-    return kLongestSpin;
-  }
   void learn(std::int64_t waited) noexcept {
     expected_ns_ += (std::min(waited, 4 * kLongestSpin) - expected_ns_) / 8;
+    if (expected_ns_ <= kLongestSpin) between_tries_ = kLeastBetweenTries;
   }
 
   std::int64_t expected_ns_ = 20'000;
   std::int64_t since_ = 0;
   std::int64_t spun_ = 0;
-  std::uint8_t since_probe_ = 0;
-  std::uint8_t since_hand_over_ = 0;
+  std::uint16_t since_try_ = 0;
+  std::uint16_t between_tries_ = kLeastBetweenTries;
+  bool trying_ = false;
   std::uint8_t credit_ = 2;
   Interruption interruption_ = Interruption::none;
 };

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What it costs not to be accelerated.
+// What it costs not to be accelerated, or to be so in vain.
 // These tests run as those of contract_test.cpp do.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+
+#include <array>
 
 #include "farcall/memory.hpp"
 #include "preload/real.hpp"
@@ -88,6 +93,64 @@ TEST(Calls, APlainPeerCostsFewSystemCalls) {
     // what this one is called and which socket stays with the kernel.
     EXPECT_LE(count, kOwn + (preloaded() ? 26 : 0)) << (connects ? "connects" : "accepts");
   }
+}
+
+TEST(Calls, APollOfBytesInTheKernelIsOneSystemCall) {
+  const std::array<Pair, 4> pairs;
+  std::array<pollfd, 4> asked;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    asked[i] = {.fd = pairs[i].server.get(), .events = POLLIN, .revents = 0};
+    ASSERT_EQ(kernel(SYS_write, pairs[i].client.get(), "bytes", 5), 5);
+  }
+  constexpr int kCalls = 10;
+  const int count = count_system_calls([&] {
+    for (int i = 0; i < kCalls; ++i) {
+      EXPECT_EQ(::poll(asked.data(), asked.size(), -1), 4);
+      for (const pollfd& one : asked) EXPECT_EQ(one.revents, POLLIN);
+    }
+  });
+  if (count < 0) GTEST_SKIP() << "a process may not look at its child";
+  EXPECT_GE(count, kCalls);
+  EXPECT_LE(count, 2 * kCalls);
+}
+
+// Bytes that come long after they are waited for come by the kernel, and looking for them before
+// each sleep would cost more than they do.
+TEST(Calls, LongWaitsInASetCostFewSystemCalls) {
+  constexpr int kRounds = 500;
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  const pid_t peer = ::fork();
+  if (peer == 0) {
+    ::alarm(60);
+    const UniqueFd server = accept_from(listener);
+    send_at_once(server.get());
+    const timespec moment{.tv_sec = 0, .tv_nsec = 500'000};
+    while (receive(server.get()) == "question") {
+      ::nanosleep(&moment, nullptr);
+      EXPECT_EQ(send(server.get(), "answer"), "6");
+    }
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  const int count = count_system_calls([&] {
+    const UniqueFd client = connect_to(address);
+    send_at_once(client.get());
+    const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = 1}};
+    EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, client.get(), &event), 0);
+    for (int i = 0; i < kRounds; ++i) {
+      EXPECT_EQ(send(client.get(), "question"), "8");
+      // This process may have been kept waiting for longer than its peer.
+      if (receive(client.get(), 100, MSG_DONTWAIT) == "answer") continue;
+      EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 10'000), 1);
+      EXPECT_EQ(receive(client.get(), 100, MSG_DONTWAIT), "answer");
+    }
+  });
+  int status = 0;
+  EXPECT_EQ(::waitpid(peer, &status, 0), peer);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  if (count < 0) GTEST_SKIP() << "a process may not look at its child";
+  EXPECT_LE(count, 4 * kRounds + 300);
 }
 
 }  // namespace
