@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "farcall/wait.hpp"
+#include "preload/competition.hpp"
 #include "preload/real.hpp"
 #include "preload/signals.hpp"
 
@@ -39,6 +40,25 @@ inline std::uint32_t this_processor() noexcept {
   return static_cast<std::uint32_t>(::sched_getcpu()) + 1;
 }
 
+// Whether somebody else than the peer would have the turn that is given to it on this processor.
+inline bool others_compete(std::uint32_t processor) noexcept {
+  const Competition& others = competition_for(processor);
+  return others.was_ever() && others.lasts(ticks());
+}
+// Nothing but looks, or a turn for others, has been since `before`. Returns what time it is.
+inline std::uint64_t note_loss(std::uint64_t before) noexcept {
+  const std::uint64_t now = ticks();
+  if (now - before >= Competition::kLoss)
+    competition_for(this_processor()).note_loss(now, now - before);
+  return now;
+}
+// Lets others run on this processor. Returns how long they did.
+inline std::uint64_t give_turn() noexcept {
+  const std::uint64_t before = ticks();
+  kernel(SYS_sched_yield);
+  return note_loss(before) - before;
+}
+
 // What recent waits have earned; one for each thing that is waited for.
 class Patience {
  public:
@@ -47,7 +67,29 @@ class Patience {
   template <class Ready, class PeerProcessor>
   bool stay_awake(Ready ready, PeerProcessor peer_processor) noexcept {
     interruption_ = Interruption::none;
-    const bool together = peer_processor() == this_processor();
+    const std::uint32_t here = this_processor();
+    if (others_compete(here)) return ready();
+    if (!stay(peer_processor() == here, ready, peer_processor)) return false;
+    competition_for(here).note_success();
+    return true;
+  }
+  // After stay_awake() was false: whether a signal has come, whose handler has run by now.
+  [[nodiscard]] Interruption interruption() const noexcept { return interruption_; }
+  // After sleeping: how long, where that is known, or 0.
+  std::int64_t slept() noexcept {
+    if (since_ == 0) return 0;
+    const std::int64_t waited = now_ns() - std::exchange(since_, 0);
+    learn(waited);
+    return waited;
+  }
+  // Since when it has been waited for what comes next, or 0; and how long the last wait has looked
+  // for it, where that was measured.
+  [[nodiscard]] std::int64_t since() const noexcept { return since_; }
+  std::int64_t take_spun() noexcept { return std::exchange(spun_, 0); }
+
+ private:
+  template <class Ready, class PeerProcessor>
+  bool stay(bool together, Ready ready, PeerProcessor peer_processor) noexcept {
     for (unsigned i = 0; i < (together ? 1 : kQuickLooks); ++i)
       if (ready()) return true;
     if (together && credit_ == kMostCredit) {
@@ -69,21 +111,7 @@ class Patience {
     interruption_ = held.interruption();
     return false;
   }
-  // After stay_awake() was false: whether a signal has come, whose handler has run by now.
-  [[nodiscard]] Interruption interruption() const noexcept { return interruption_; }
-  // After sleeping: how long, where that is known, or 0.
-  std::int64_t slept() noexcept {
-    if (since_ == 0) return 0;
-    const std::int64_t waited = now_ns() - std::exchange(since_, 0);
-    learn(waited);
-    return waited;
-  }
-  // Since when it has been waited for what comes next, or 0; and how long the last wait has looked
-  // for it, where that was measured.
-  [[nodiscard]] std::int64_t since() const noexcept { return since_; }
-  std::int64_t take_spun() noexcept { return std::exchange(spun_, 0); }
 
- private:
   template <class Ready, class PeerProcessor>
   bool stay_longer(bool together, Ready ready, PeerProcessor peer_processor) noexcept {
     if (together) return hand_over(ready);
@@ -94,9 +122,10 @@ class Patience {
       since_ = start;
       return false;
     }
-    for (;;) {
+    for (std::uint64_t looked = ticks();; looked = note_loss(looked)) {
       for (unsigned i = 0; i < kLooksPerCheck; ++i) {
         if (ready()) {
+          note_loss(looked);
           if (probe) expected_ns_ = kLongestSpin / 2;
           spun_ = now_ns() - start;
           learn(spun_);
@@ -104,7 +133,10 @@ class Patience {
         }
         relax();
       }
-      if (now_ns() - start >= spin || peer_processor() == this_processor()) break;
+      if (now_ns() - start >= spin || peer_processor() == this_processor()) {
+        note_loss(looked);
+        break;
+      }
     }
     since_ = start;
     spun_ = spin;
@@ -125,13 +157,13 @@ class Patience {
   enum class Turn : std::uint8_t { answered, silent, taken };
   template <class Ready>
   Turn give_turn(Ready ready) noexcept {
-    const std::uint64_t before = ticks();
-    kernel(SYS_sched_yield);
+    const std::uint64_t turn = preload::give_turn();
     if (ready()) {
-      credit_ = std::min<std::uint8_t>(credit_ + 1U, kMostCredit);
+      // An answer that took so long is none to this turn alone.
+      credit_ = turn < Competition::kLoss ? std::min<std::uint8_t>(credit_ + 1U, kMostCredit) : 0;
       return Turn::answered;
     }
-    return ticks() - before > kLongTurn ? Turn::taken : Turn::silent;
+    return turn > kLongTurn ? Turn::taken : Turn::silent;
   }
 
   template <class Ready>
