@@ -204,7 +204,7 @@ bool epoll_allows_wake_up(int fd) noexcept {
       (entry->event.events & (EPOLLONESHOT | EPOLLEXCLUSIVE)) != 0 ||
       (!entry->hot && set->hot_count.load(std::memory_order_relaxed) >= kMostHot))
     return false;
-  if (!entry->hot && !set->patience.pays(peer_processor(fd) == this_processor())) return false;
+  if (!entry->hot && !set->patience.pays(peer_processor(fd))) return false;
   make_hot(*set, fd);
   return true;
 }

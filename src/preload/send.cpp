@@ -57,7 +57,9 @@ bool wait_for_room(Side& side, bool briefly, Guard& guard) noexcept {
   };
   bool room = false;
   if (together) {
-    for (unsigned i = 0; i < (briefly ? 1 : 4) && !(room = moved()); ++i) kernel(SYS_sched_yield);
+    for (unsigned i = 0;
+         i < (briefly ? 1 : 4) && !(room = moved()) && !others_compete(this_processor()); ++i)
+      give_turn();
   } else {
     const unsigned looks = briefly ? 100 : 2000;
     for (unsigned i = 0; i < looks && !(room = moved()); ++i) relax();

@@ -101,7 +101,7 @@ class Waited {
         std::find_if(entries_, end(), [](const Entry& entry) { return is_awake(entry); });
     if (accelerated_ > kMostSpunFor || some == end()) return false;
     patience_ = &patience;
-    if (patience.pays(peer_processor(some->fd) == this_processor())) return true;
+    if (patience.pays(peer_processor(some->fd))) return true;
     patience.sleeps_unlooked();
     return false;
   }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "farcall/wait.hpp"
+#include "preload/competition.hpp"
 #include "preload/real.hpp"
 #include "preload/signals.hpp"
 
@@ -39,15 +40,36 @@ inline std::uint32_t this_processor() noexcept {
   return static_cast<std::uint32_t>(::sched_getcpu()) + 1;
 }
 
+// Whether somebody else than the peer would have the turn that is given to it on this processor.
+inline bool others_compete(std::uint32_t processor) noexcept {
+  const Competition& others = competition_for(processor);
+  return others.was_ever() && others.lasts(ticks());
+}
+// Nothing but looks, or a turn for others, has been since `before`. Returns what time it is.
+inline std::uint64_t note_loss(std::uint64_t before) noexcept {
+  const std::uint64_t now = ticks();
+  if (now - before >= Competition::kLoss)
+    competition_for(this_processor()).note_loss(now, now - before);
+  return now;
+}
+// Lets others run on this processor. Returns how long they did.
+inline std::uint64_t give_turn() noexcept {
+  const std::uint64_t before = ticks();
+  kernel(SYS_sched_yield);
+  return note_loss(before) - before;
+}
+
 // What recent waits have earned; one for each thing that is waited for. The threads that wait for
 // it share it: a lost count costs no more than a look.
 class Patience {
  public:
-  // Whether to look before the next sleep: because waits have been short, or because it is time to
-  // try. To look costs system calls on both sides, so who never finds anything tries ever more
-  // rarely. Counts a wait that is not looked for.
-  bool pays(bool together) noexcept {
-    if (together ? credit_ != 0 : expected_ns_ <= kLongestSpin) return true;
+  // Whether to look before the next sleep, for a peer that last ran on `peer_processor`: because
+  // waits have been short, or because it is time to try. To look costs system calls on both sides,
+  // so who never finds anything tries ever more rarely. Counts a wait that is not looked for.
+  bool pays(std::uint32_t peer_processor) noexcept {
+    const std::uint32_t here = this_processor();
+    if (others_compete(here)) return false;
+    if (peer_processor == here ? credit_ != 0 : expected_ns_ <= kLongestSpin) return true;
     if (trying_) return true;
     if (++since_try_ < between_tries_) return false;
     since_try_ = 0;
@@ -59,30 +81,21 @@ class Patience {
   template <class Ready, class PeerProcessor>
   bool stay_awake(Ready ready, PeerProcessor peer_processor) noexcept {
     interruption_ = Interruption::none;
-    const bool together = peer_processor() == this_processor();
-    if (!pays(together)) {
+    const std::uint32_t there = peer_processor();
+    if (!pays(there)) {
       since_ = now_ns();
       return ready();
     }
-    const bool trying = trying_;
-    trying_ = false;
-    for (unsigned i = 0; i < (together ? 1 : kQuickLooks); ++i)
-      if (ready()) return found(trying);
-    if (together && credit_ == kMostCredit) {
-      // To hold signals costs as much as the switch to a peer that has always answered in its turn;
-      // one that comes during this turn comes as if before the call.
-      const Turn turn = give_turn(ready);
-      if (turn == Turn::answered) return true;
-      if (turn == Turn::taken) {
-        --credit_;
-        return false;
-      }
+    const std::uint32_t here = this_processor();
+    const bool trying = std::exchange(trying_, false);
+    if (!stay(there == here, ready, peer_processor)) {
+      if (trying) between_tries_ = std::min<std::uint16_t>(2 * between_tries_, kMostBetweenTries);
+      return false;
     }
-    const HeldSignals held;
-    if (together ? hand_over(ready) : spin(ready, peer_processor)) return found(trying);
-    if (trying) between_tries_ = std::min<std::uint16_t>(2 * between_tries_, kMostBetweenTries);
-    interruption_ = held.interruption();
-    return false;
+    if (trying) expected_ns_ = std::min(expected_ns_, kLongestSpin / 2);
+    between_tries_ = kLeastBetweenTries;
+    competition_for(here).note_success();
+    return true;
   }
   // After stay_awake() was false: whether a signal has come, whose handler has run by now.
   [[nodiscard]] Interruption interruption() const noexcept { return interruption_; }
@@ -105,25 +118,43 @@ class Patience {
   std::int64_t take_spun() noexcept { return std::exchange(spun_, 0); }
 
  private:
-  bool found(bool trying) noexcept {
-    if (trying) expected_ns_ = std::min(expected_ns_, kLongestSpin / 2);
-    between_tries_ = kLeastBetweenTries;
-    return true;
+  template <class Ready, class PeerProcessor>
+  bool stay(bool together, Ready ready, PeerProcessor peer_processor) noexcept {
+    for (unsigned i = 0; i < (together ? 1 : kQuickLooks); ++i)
+      if (ready()) return true;
+    if (together && credit_ == kMostCredit) {
+      // To hold signals costs as much as the switch to a peer that has always answered in its turn;
+      // one that comes during this turn comes as if before the call.
+      const Turn turn = give_turn(ready);
+      if (turn == Turn::answered) return true;
+      if (turn == Turn::taken) {
+        --credit_;
+        return false;
+      }
+    }
+    const HeldSignals held;
+    if (together ? hand_over(ready) : spin(ready, peer_processor)) return true;
+    interruption_ = held.interruption();
+    return false;
   }
   template <class Ready, class PeerProcessor>
   bool spin(Ready ready, PeerProcessor peer_processor) noexcept {
     const std::int64_t start = now_ns();
     const std::int64_t longest = std::clamp(2 * expected_ns_, kShortestSpin, kLongestSpin);
-    for (;;) {
+    for (std::uint64_t looked = ticks();; looked = note_loss(looked)) {
       for (unsigned i = 0; i < kLooksPerCheck; ++i) {
         if (ready()) {
+          note_loss(looked);
           spun_ = now_ns() - start;
           learn(spun_);
           return true;
         }
         relax();
       }
-      if (now_ns() - start >= longest || peer_processor() == this_processor()) break;
+      if (now_ns() - start >= longest || peer_processor() == this_processor()) {
+        note_loss(looked);
+        break;
+      }
     }
     since_ = start;
     spun_ = longest;
@@ -145,13 +176,13 @@ class Patience {
   enum class Turn : std::uint8_t { answered, silent, taken };
   template <class Ready>
   Turn give_turn(Ready ready) noexcept {
-    const std::uint64_t before = ticks();
-    kernel(SYS_sched_yield);
+    const std::uint64_t turn = preload::give_turn();
     if (ready()) {
-      credit_ = std::min<std::uint8_t>(credit_ + 1U, kMostCredit);
+      // An answer that took so long is none to this turn alone.
+      credit_ = turn < Competition::kLoss ? std::min<std::uint8_t>(credit_ + 1U, kMostCredit) : 0;
       return Turn::answered;
     }
-    return ticks() - before > kLongTurn ? Turn::taken : Turn::silent;
+    return turn > kLongTurn ? Turn::taken : Turn::silent;
   }
 
   template <class Ready>

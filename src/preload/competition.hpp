@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether somebody else wants this processor. Where nobody does, it pays to look for the peer, or
+// to give it a turn, instead of sleeping. Beside a program that computes it may not: who gives up
+// his turn gets the next one when that program's time slice is over, milliseconds later, and who
+// spends his time looking is soon behind it, while who sleeps is woken at once. So an account is
+// kept of what waits without sleep have saved and lost. Where they lose more, a while follows in
+// which nobody stays awake on that processor: several times as long as what was lost, and ever
+// longer while it goes on.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "farcall/wait.hpp"
+
+namespace farcall::preload {
+
+// All times are in ticks (waiting.hpp). Of two threads that tell of a loss at the same time either
+// is believed.
+class Competition {
+ public:
+  static constexpr std::uint64_t kTicksPerMillisecond = 3'000'000;
+  // What is shorter may be an interrupt, or a program that had a little to do.
+  static constexpr std::uint64_t kLoss = kTicksPerMillisecond / 2;
+  static constexpr std::uint64_t kLongest = 1000 * kTicksPerMillisecond;
+
+  // A wait has ended without sleep.
+  void note_success() noexcept {
+    const std::uint64_t saved = saved_.load(std::memory_order_relaxed);
+    if (saved < kMostSaved) saved_.store(saved + kSaving, std::memory_order_relaxed);
+  }
+  // `lost` ticks until `now` this thread wanted to run and did not, or has waited for its turn.
+  void note_loss(std::uint64_t now, std::uint64_t lost) noexcept {
+    if (lost < kLoss) return;
+    const std::uint64_t saved = saved_.load(std::memory_order_relaxed);
+    saved_.store(saved - std::min(saved, lost), std::memory_order_relaxed);
+    if (saved >= lost) return;
+    const std::uint64_t until = until_.load(std::memory_order_relaxed);
+    const std::uint64_t lasted = until - since_.load(std::memory_order_relaxed);
+    // Since `until` it has been tried whether it is over.
+    const bool goes_on = until != 0 && now - until < lasted + lost;
+    const std::uint32_t times =
+        goes_on ? std::min(2 * times_.load(std::memory_order_relaxed), kMostTimes) : kFewestTimes;
+    times_.store(times, std::memory_order_relaxed);
+    since_.store(now, std::memory_order_relaxed);
+    until_.store(now + std::min(lost, kLongest / times) * times, std::memory_order_relaxed);
+  }
+  [[nodiscard]] bool lasts(std::uint64_t now) const noexcept {
+    // A clock that has been set back is no reason to wait for it.
+    return until_.load(std::memory_order_relaxed) - now - 1 < kLongest;
+  }
+  [[nodiscard]] bool was_ever() const noexcept {
+    return until_.load(std::memory_order_relaxed) != 0;
+  }
+
+ private:
+  // What a wake-up costs, cautiously.
+  static constexpr std::uint64_t kSaving = kTicksPerMillisecond / 200;
+  static constexpr std::uint64_t kMostSaved = 20 * kTicksPerMillisecond;
+  static constexpr std::uint32_t kFewestTimes = 8;
+  static constexpr std::uint32_t kMostTimes = 128;
+
+  alignas(kFalseSharing) std::atomic<std::uint64_t> saved_{0};
+  std::atomic<std::uint64_t> since_{0};
+  std::atomic<std::uint64_t> until_{0};
+  std::atomic<std::uint32_t> times_{kFewestTimes};
+};
+
+// This process's knowledge, by processors' numbers; those that are many apart share it.
+inline constinit std::array<Competition, 64> competition{};
+inline Competition& competition_for(std::uint32_t processor) noexcept {
+  return competition[processor % competition.size()];
+}
+
+}  // namespace farcall::preload
