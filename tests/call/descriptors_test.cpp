@@ -81,6 +81,31 @@ TEST(Descriptors, OfAReplyThatFindsNoRoomAreNotWaitedFor) {
   });
 }
 
+// Who serves may answer without them.
+TEST(Descriptors, ThatTheClientHasNoRoomForAreToldToWhoServes) {
+  std::atomic<int> error{0};
+  const auto handler = [&](ServerThread& thread, Incoming& incoming) {
+    const int descriptor = 0;
+    try {
+      thread.reply(incoming, {}, std::span(&descriptor, 1));
+    } catch (const SystemError& failure) {
+      error = failure.code().value();
+      thread.reply(incoming, farcall::test::bytes_of("none"));
+    }
+  };
+  Server server(handler, 1, WaitMode::adaptive, {.patience = 60s});
+  RawSession session(server.port.descriptor());
+  ASSERT_TRUE(session.welcome());
+  session.give(Kind::request, 1);
+  ASSERT_TRUE(session.answered(1));
+  EXPECT_EQ(session.turn().flags, kDescriptors);
+  session.give(Kind::done, 1, EMFILE);
+  ASSERT_TRUE(session.answered(1));
+  EXPECT_EQ(error, EMFILE);
+  EXPECT_EQ(session.turn().flags, 0);
+  EXPECT_EQ(session.turn().size, 4);
+}
+
 bool same_file(int one, int other) {
   struct stat first {};
   struct stat second {};
