@@ -33,9 +33,9 @@ int client_main(const SlotPlan& plan, Board& board, std::span<float> samples) no
   pid_t server = 0;
   const int code = guarded(board, Role::client, [&] {
     place(plan, Role::client);
+    plan.row->prepare();
     if (plan.conditions.readers != 0) return run_broadcast(plan, board, samples);
     if (plan.conditions.crowd.clients != 0) return run_scaling(plan, board, samples);
-    plan.row->prepare();
     const auto connection = timed(board.make_ns, [&] { return plan.row->make(plan.conditions); });
     const bool alone = plan.row->info().one_process;
     if (!alone) server = fork_server(plan, board, *connection);

@@ -113,7 +113,7 @@ RowList pair_rows() {
   add_absent(list, "asio", "libasio-dev");
   add_absent(list, "asio_sync", "libasio-dev");
 #endif
-  add_modules(list);
+  add_modules(list, Workload::pair);
   return list;
 }
 
@@ -133,6 +133,7 @@ RowList broadcast_rows() {
   add_absent(list, "iceoryx", "libiceoryx-posh-dev, which needs libacl1-dev");
   add_absent(list, "iceoryx_overwrite", "libiceoryx-posh-dev, which needs libacl1-dev");
 #endif
+  add_modules(list, Workload::broadcast);
   return list;
 }
 
