@@ -117,6 +117,12 @@ RowList pair_rows() {
   return list;
 }
 
+RowList two_process_rows() {
+  RowList list = pair_rows();
+  std::erase_if(list.rows, [](const auto& row) { return row->info().one_process; });
+  return list;
+}
+
 RowList broadcast_rows() {
   RowList list;
   add_broadcast(list);
@@ -154,6 +160,7 @@ RowList all_rows(Workload workload) {
   switch (workload) {
     case Workload::broadcast: return broadcast_rows();
     case Workload::scaling: return scaling_rows();
+    case Workload::dead_peer: return two_process_rows();
     case Workload::pair: break;
   }
   return pair_rows();
