@@ -40,7 +40,7 @@ make_products() {
   # Where it was compiled would be in what debuggers read, and in the identity of what is linked.
   CFLAGS=-ffile-prefix-map=$PWD=. CXXFLAGS=-ffile-prefix-map=$PWD=. cmake --preset release \
     -D CMAKE_BUILD_WITH_INSTALL_RPATH=ON -D FARCALL_PLOT_SCRIPTS=/usr/share/farcall \
-    -D FARCALL_BUILD_TESTS=OFF -D FARCALL_BUILD_BENCH=OFF
+    -D FARCALL_BUILD_TESTS=OFF -D FARCALL_BUILD_BENCH=OFF -D FARCALL_PEER_MODULES=OFF
   cmake --build --preset release
   cmake --install build/release --prefix build/prefix
   scripts/crates.sh build/release/bindings/c

@@ -4,8 +4,10 @@
 # Installs the Debian packages that the named groups need and that are missing.
 # Usage: scripts/setup.sh [build|peers|wheel|crates|package|test|programs|demo|plot|bench|lint|kernel]...
 # Without any: build.
-# Silent, and without any need for privileges, when nothing is missing.
+# Silent, and without any need for privileges, when nothing is missing. With peers, also fetches the
+# crates of those that are written in Rust, if there is a cargo that can build them.
 set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/.."
 
 # The library needs only the compiler; the rest of "build" serves the tests, the tool and
 # the benchmarks, which measure other libraries beside ours. Those of "peers" are large, so only
@@ -42,6 +44,18 @@ for group in "${@:-build}"; do
   read -rd '' -a names <<<"${packages[$group]}" || true # ends at the end, not at a delimiter
   wanted+=("${names[@]}")
 done
+
+# Comparisons do without those that cannot be had.
+if [[ " $* " == *' peers '* ]] && command -v cargo >/dev/null &&
+  ! scripts/peer_crates.sh --offline cargo; then
+  status=0
+  timeout 300 scripts/peer_crates.sh cargo || status=$?
+  if ((status == 3)); then
+    echo "setup: this cargo is too old for iceoryx2; farcall compare has no rows of it" >&2
+  elif ((status)); then
+    echo "setup: cannot fetch the crates of iceoryx2; farcall compare has no rows of it" >&2
+  fi
+fi
 
 if ! command -v dpkg-query >/dev/null; then
   echo "setup: not a Debian system; make sure that these are installed: ${wanted[*]}" >&2

@@ -120,11 +120,13 @@ class Runner {
   }
 
   [[nodiscard]] std::int64_t slot_ns(const Case& one) const {
-    return settings().effort.slot_ns(one.row->info(), one.conditions);
+    constexpr std::int64_t kLoss = 700'000'000;
+    return settings().dead_peer ? kLoss
+                                : settings().effort.slot_ns(one.row->info(), one.conditions);
   }
   // Of two processes alone.
   [[nodiscard]] bool counts_system_calls() const {
-    return !settings().is_broadcast() && !settings().is_scaling();
+    return !settings().is_broadcast() && !settings().is_scaling() && !settings().dead_peer;
   }
   // One per side.
   [[nodiscard]] std::int64_t trace_ns(const Case& one) const {
@@ -149,7 +151,8 @@ class Runner {
                   .key = random_(),
                   .measure_depth = !result.depth,
                   .depth = result.depth.value_or(0),
-                  .trace = trace};
+                  .trace = trace,
+                  .dead_peer = settings().dead_peer};
     plan.conditions.name = fmt::format("farcall-compare-{}-{}", ::getpid(), ++names_);
     return plan;
   }
@@ -185,6 +188,7 @@ class Runner {
 
   // What the board of a finished slot says becomes part of the row's result.
   void take(Result& result, const Board& board) {
+    if (settings().dead_peer) return take_loss(result.loss, board.loss);
     const RowInfo& info = result.row->info();
     result.rtt.add_round(supervisor_.samples());
     result.rtt_ns += board.rtt_ns;
@@ -208,6 +212,18 @@ class Runner {
       result.messages_per_s.push_back(static_cast<double>(board.rtt_calls) * 1e9 /
                                       static_cast<double>(board.rtt_ns));
     }
+  }
+
+  static void take_loss(Result::Loss& result, const Board::Loss& loss) {
+    const Board::Loss::Fate fate = loss.fate;
+    for (std::size_t i = 0; i < 2; ++i)
+      result.cpu[i].push_back(static_cast<double>(loss.cpu_ns[i]) /
+                              static_cast<double>(loss.idle_ns));
+    if (fate != Board::Loss::told)
+      result.fate = result.fate == Board::Loss::waits ? result.fate : fate;
+    if (fate == Board::Loss::waits) return;
+    result.ns.push_back(static_cast<double>(loss.ns));
+    result.text = loss.error;
   }
 
   static void take_broadcast(Result& result, const Board& board) {

@@ -200,7 +200,7 @@ std::vector<std::string> explain_broadcast(const Comparison& comparison) {
 }  // namespace
 
 std::vector<std::string> explain(const Comparison& comparison) {
-  if (comparison.settings.is_scaling()) return {};
+  if (comparison.settings.is_scaling() || comparison.settings.dead_peer) return {};
   if (comparison.settings.is_broadcast()) return explain_broadcast(comparison);
   return Sentences(comparison).all();
 }

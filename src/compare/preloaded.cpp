@@ -31,6 +31,7 @@ struct PlanImage {
   bool measure_depth;
   std::uint64_t depth;
   int trace;  // a Role, -1: none
+  bool dead_peer;
   int board;
   int samples;
 };
@@ -54,6 +55,7 @@ PlanImage image_of(const SlotPlan& plan, int board, int samples) {
   image.measure_depth = plan.measure_depth;
   image.depth = plan.depth;
   image.trace = plan.trace ? static_cast<int>(*plan.trace) : -1;
+  image.dead_peer = plan.dead_peer;
   image.board = board;
   image.samples = samples;
   return image;
@@ -119,7 +121,8 @@ int slot_main(int plan) {
                   .key = image.key,
                   .measure_depth = image.measure_depth,
                   .depth = image.depth,
-                  .trace = {}};
+                  .trace = {},
+                  .dead_peer = image.dead_peer};
     for (std::size_t i = 0; i < 2; ++i)
       if (image.processor[i] >= 0) made.processor[i] = image.processor[i];
     if (image.trace >= 0) made.trace = static_cast<Role>(image.trace);

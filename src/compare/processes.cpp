@@ -18,6 +18,7 @@ pid_t fork_server(const SlotPlan& plan, Board& board, Connection& connection) {
     place(plan, Role::server);
     const auto end = timed(board.open_ns[static_cast<std::size_t>(Role::server)],
                            [&] { return connection.open(Role::server); });
+    if (plan.dead_peer) return run_dying_server(plan, board, *end);
     run_server(plan, board, *end);
     // Some libraries send in the background and would lose the last reply by closing now.
     while (!board.client_done.load(std::memory_order_acquire)) pause(100'000);
@@ -33,16 +34,18 @@ int client_main(const SlotPlan& plan, Board& board, std::span<float> samples) no
   pid_t server = 0;
   const int code = guarded(board, Role::client, [&] {
     place(plan, Role::client);
+    plan.row->prepare();
     if (plan.conditions.readers != 0) return run_broadcast(plan, board, samples);
     if (plan.conditions.crowd.clients != 0) return run_scaling(plan, board, samples);
-    plan.row->prepare();
     const auto connection = timed(board.make_ns, [&] { return plan.row->make(plan.conditions); });
     const bool alone = plan.row->info().one_process;
     if (!alone) server = fork_server(plan, board, *connection);
     const auto end = timed(board.open_ns[static_cast<std::size_t>(Role::client)],
                            [&] { return connection->open(Role::client); });
     board.fragmented = end->fragmented();
-    if (alone)
+    if (plan.dead_peer)
+      run_bereaved_client(plan, board, *end);
+    else if (alone)
       run_alone(plan, board, samples, *end);
     else
       run_client(plan, board, samples, *end);

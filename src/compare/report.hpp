@@ -24,6 +24,9 @@ std::string broadcast_table(const Comparison& comparison, bool colours);
 // The same of many clients, one per size and number of them.
 std::string scaling_table(const Comparison& comparison, bool colours);
 
+// The same of clients whose servers are killed, one per placement and size.
+std::string dead_peer_table(const Comparison& comparison, bool colours);
+
 // A line of a table for each row that is absent or was skipped, for workloads of one placement.
 std::string lines_of_missing(const Comparison& comparison);
 

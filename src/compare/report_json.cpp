@@ -44,6 +44,7 @@ Json machine_json(const Machine& machine) {
 Json settings_json(const Settings& settings, double seconds) {
   return {{"workload", settings.is_broadcast() ? "broadcast"
                        : settings.is_scaling() ? "scaling"
+                       : settings.dead_peer    ? "dead-peer"
                                                : "pair"},
           {"quick", settings.quick},
           {"rounds", settings.effort.rounds},
@@ -148,6 +149,28 @@ Json scaling_json(const Result& result) {
   return json;
 }
 
+Json dead_peer_json(const Result& result) {
+  const RowInfo& info = result.row->info();
+  Json json{{"mechanism", info.mechanism},
+            {"engine", info.engine},
+            {"wait", info.wait},
+            {"placement", to_string(result.placement)},
+            {"message_bytes", result.message_bytes}};
+  if (!result.error.empty()) {
+    json["error"] = result.error;
+    json["outcome"] = nullptr;
+    return json;
+  }
+  const Result::Loss& loss = result.loss;
+  const bool waits = loss.fate == Board::Loss::waits;
+  json["outcome"] = waits ? "waits" : loss.fate == Board::Loss::told ? "told" : "returned";
+  json["told_ns"] = waits ? Json(nullptr) : Json(rounded(median(loss.ns)));
+  json["told"] = waits ? Json(nullptr) : Json(loss.text);
+  json["idle_cpu_s_per_s"] = {{"client", rounded(median(loss.cpu[0]))},
+                              {"server", rounded(median(loss.cpu[1]))}};
+  return json;
+}
+
 Json throughput_json(const Result& result) {
   if (result.messages_per_s.empty()) return nullptr;
   const double rate = median(result.messages_per_s);
@@ -206,9 +229,10 @@ Json row_json(const Result& result) {
 std::string report_json(const Comparison& comparison, const Machine& machine) {
   Json rows = Json::array();
   for (const Result& result : comparison.results)
-    rows.push_back(result.crowd.clients != 0 ? scaling_json(result)
-                   : result.readers != 0     ? broadcast_json(result)
-                                             : row_json(result));
+    rows.push_back(result.crowd.clients != 0       ? scaling_json(result)
+                   : result.readers != 0           ? broadcast_json(result)
+                   : comparison.settings.dead_peer ? dead_peer_json(result)
+                                                   : row_json(result));
   Json absent = Json::array();
   for (const AbsentRow& row : comparison.absent)
     absent.push_back({{"mechanism", row.mechanism}, {"reason", row.reason}});

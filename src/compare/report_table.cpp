@@ -97,6 +97,7 @@ std::string report_table(const Comparison& comparison, const Machine& machine, b
                   format_ns(machine.timer_ns)));
   if (comparison.settings.is_broadcast()) return text + broadcast_table(comparison, colours);
   if (comparison.settings.is_scaling()) return text + scaling_table(comparison, colours);
+  if (comparison.settings.dead_peer) return text + dead_peer_table(comparison, colours);
   text += PlainTable(comparison, colours).text();
   text +=
       "p50 ... max: a message there and its answer back, real samples. msg/s, bytes/s: one way,\n"

@@ -49,6 +49,16 @@ struct Result {
     std::vector<double> cpu[2];          // seconds per second
   };
   Idle idle = {};
+  // Of a client whose server is killed: what has become of it, the worst of all rounds, and in what
+  // time if it does not wait for ever; the processor time of both while idle, by role, seconds per
+  // second.
+  struct Loss {
+    Board::Loss::Fate fate = Board::Loss::told;
+    std::vector<double> ns;
+    std::string text;  // the last error
+    std::vector<double> cpu[2];
+  };
+  Loss loss = {};
   std::vector<double> wakeup_ns;
   std::vector<double> setup_ns;
   std::optional<double> system_calls_per_message;
@@ -83,6 +93,7 @@ struct Settings {
   std::vector<unsigned> readers{0};  // of a broadcast, how many; 0: two sides
   std::vector<Crowd> crowds{{}};     // of many clients; without clients: two sides
   Effort effort;
+  bool dead_peer = false;
   bool quick = false;
   std::size_t depth_bytes = 0;
   std::uint64_t seed = 1;

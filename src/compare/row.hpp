@@ -180,9 +180,9 @@ struct RowList {
   }
 };
 
-// What is measured: calls and streams between two processes, what one process tells many, or how
-// many do beside each other.
-enum class Workload { pair, broadcast, scaling };
+// What is measured: calls and streams between two processes, what one process tells many, how many
+// do beside each other, or what becomes of a client whose server is killed.
+enum class Workload { pair, broadcast, scaling, dead_peer };
 
 // Every row there is, from rows/all.cpp.
 RowList all_rows(Workload workload = Workload::pair);

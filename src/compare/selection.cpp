@@ -15,14 +15,14 @@ namespace farcall::compare {
 namespace {
 
 // What shows most in little time: the limits, the rings, and what people use instead.
-constexpr std::array<std::string_view, 19> kMain{
+constexpr std::array<std::string_view, 20> kMain{
     "null_call",      "memcpy",    "cacheline_pingpong",
     "lines_pingpong", "copy_pair", "futex_pingpong",
     "ring",           "door_call", "pipe",
     "unix_stream",    "tcp",       "posix_mq",
     "eventfd",        "zeromq",    "nng",
     "boost_mq",       "broadcast", "broadcast_overwrite",
-    "iceoryx"};
+    "iceoryx",        "iceoryx2"};
 constexpr std::array<std::string_view, 7> kGroups{"all",    "main",  "controls", "channels",
                                                   "shared", "linux", "peers"};
 
@@ -137,8 +137,9 @@ Workload parse_workload(const std::string& text) {
   if (text == "pair") return Workload::pair;
   if (text == "broadcast") return Workload::broadcast;
   if (text == "scaling") return Workload::scaling;
-  throw UsageError(
-      fmt::format("there is no workload \"{}\"; there are: pair, broadcast, scaling", text));
+  if (text == "dead-peer") return Workload::dead_peer;
+  throw UsageError(fmt::format(
+      "there is no workload \"{}\"; there are: pair, broadcast, scaling, dead-peer", text));
 }
 
 }  // namespace farcall::compare

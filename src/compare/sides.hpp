@@ -30,6 +30,9 @@ void run_client(const SlotPlan& plan, Board& board, std::span<float> samples, En
 void run_server(const SlotPlan& plan, Board& board, Endpoint& end);
 // Both sides of a row without a second process.
 void run_alone(const SlotPlan& plan, Board& board, std::span<float> samples, Endpoint& end);
+// The two sides of which one dies.
+void run_bereaved_client(const SlotPlan& plan, Board& board, Endpoint& end);
+void run_dying_server(const SlotPlan& plan, Board& board, Endpoint& end);
 // The writer's process of a broadcast, which forks those of the readers. Throws as these do.
 void run_broadcast(const SlotPlan& plan, Board& board, std::span<float> samples);
 // The process that starts many clients and their servers. Throws as these do.

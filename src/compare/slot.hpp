@@ -32,6 +32,14 @@
 //   warm-up    says when measuring begins               calls for a while    serves
 //   calls      looks at what the servers use            timed calls          serves
 //   end        awaits the clients, then the servers     the last call        ends with the last
+//
+// Where a peer dies, none of this takes much:
+//
+//   phase      client                                   server
+//   open       make, fork, open                         open
+//   warm-up    some calls                               serves
+//   idle       looks at what both use                   waits
+//   death      one call                                 is killed with the request in its hands
 #pragma once
 
 #include <sys/types.h>
@@ -86,7 +94,11 @@ struct SlotPlan {
   bool measure_depth;
   std::uint64_t depth;        // if it has been measured before
   std::optional<Role> trace;  // count this side's system calls, measure nothing
+  bool dead_peer = false;  // look at what becomes of a client whose server dies, and nothing else
 };
+
+// Who has heard nothing of its server's death for so long waits for ever.
+inline constexpr std::int64_t kLongestWait = 5'000'000'000;
 
 // What one process used between two moments.
 struct Usage {
@@ -163,6 +175,18 @@ struct Board {
     std::int64_t descriptors[2];
   };
   Idle idle;
+
+  // Of a client whose server is killed. It waits for ever unless it says something else.
+  struct Loss {
+    enum Fate : int { waits, told, returned };
+    std::int64_t idle_ns;
+    std::int64_t cpu_ns[2];          // meanwhile, by role
+    std::atomic<std::int64_t> died;  // when
+    std::int64_t ns;                 // from then until the call has ended
+    char error[kErrorBytes];
+    std::atomic<Fate> fate;  // the rest is complete then
+  };
+  Loss loss;
 
   std::atomic<bool> ready_to_trace;
   std::atomic<bool> traced;

@@ -108,7 +108,8 @@ std::string Supervisor::run(const SlotPlan& plan) {
     if (!server_process && server != 0) server_process = process_descriptor(server);
     // The survivor has a moment to notice by itself; a mechanism may be unable to tell it.
     const bool lost = server_process && has_ended(server_process, 0) && !board_->server_done;
-    if (lost && !server_lost) deadline = std::min(deadline, monotonic_ns() + kGrace);
+    if (lost && !server_lost)
+      deadline = std::min(deadline, monotonic_ns() + (plan.dead_peer ? kLongestWait : kGrace));
     server_lost = server_lost || lost;
     hangs = monotonic_ns() >= deadline;
     if (hangs) break;
@@ -118,6 +119,8 @@ std::string Supervisor::run(const SlotPlan& plan) {
   ::waitpid(client, &client_status, 0);
   reap({}, server_process);
   if (std::string problem = what_failed(); !problem.empty()) return problem;
+  if (plan.dead_peer && (hangs || board_->loss.fate != Board::Loss::waits))
+    return board_->loss.died != 0 ? "" : "the server was not killed";
   if (server_lost) return "the server process died";
   if (hangs) return fmt::format("no answer within {} s", patience / kSecond);
   if (WIFSIGNALED(client_status))

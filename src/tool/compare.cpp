@@ -97,6 +97,16 @@ void set_many(Settings& settings, const Options& options, std::string_view whose
         fmt::format("the processes of {} are placed by the scheduler: --placement free", whose));
 }
 
+// Of each row once, in the size and the placement of most programs: nothing depends on them.
+void set_dead_peer(Settings& settings, const Options& options) {
+  if (!options.picture.empty()) throw UsageError("there is no --plot of --workload dead-peer");
+  settings.dead_peer = true;
+  settings.sizes =
+      parse_sizes(options.sizes.empty() ? std::vector<std::string>{"64"} : options.sizes);
+  settings.placements = parse_placements(
+      options.placements.empty() ? std::vector<std::string>{"free"} : options.placements);
+}
+
 void set_scaling(Settings& settings, const Options& options) {
   set_many(settings, options, "many clients");
   if (options.idle != 0) {
@@ -126,12 +136,15 @@ Settings settings_of(const Options& options, Selection& selection) {
     set_broadcast(settings, options);
   else if (workload == Workload::scaling)
     set_scaling(settings, options);
+  else if (workload == Workload::dead_peer)
+    set_dead_peer(settings, options);
   else
     set_pair(settings, options);
   settings.effort = options.budget_ms != 0          ? Effort::tiny(options.budget_ms * 1'000'000LL)
                     : workload == Workload::scaling ? Effort::scaling(options.quick)
                     : options.quick                 ? Effort::quick()
                                                     : Effort::full();
+  if (workload == Workload::dead_peer) settings.effort.rounds = 1;
   if (options.rounds != 0) settings.effort.rounds = options.rounds;
   settings.quick = options.quick;
   settings.seed = options.seed;
@@ -225,9 +238,10 @@ void add_compare(Command root, int& exit_code) {
   command
       .option("--workload", options->workload,
               "What is measured: pair (calls and streams between two processes), or broadcast (one "
-              "writer tells many readers), or scaling (many clients call)")
+              "writer tells many readers), or scaling (many clients call), or dead-peer (a server "
+              "is killed)")
       .shows_default()
-      .suggests("pair broadcast scaling");
+      .suggests("pair broadcast scaling dead-peer");
   add_list("--rows", options->rows,
            "Mechanisms, or groups of them: all, main, controls, channels, shared, linux, peers",
            "all main controls channels shared linux peers");

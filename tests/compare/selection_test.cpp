@@ -58,6 +58,22 @@ TEST_F(SelectionOfRows, NamesWhatIsAbsent) {
   EXPECT_EQ(select_rows(list, {"controls"}, {}).absent.size(), 0U);
 }
 
+TEST_F(SelectionOfRows, HasIceoryx2OrSaysWhatBringsIt) {
+  for (const Workload workload : {Workload::pair, Workload::broadcast, Workload::dead_peer}) {
+    const RowList list = all_rows(workload);
+    const Selection selection = select_rows(list, {"iceoryx2"}, {});
+    if (!selection.rows.empty()) continue;
+    ASSERT_EQ(selection.absent.size(), 1U);
+    EXPECT_NE(selection.absent.front().reason.find("scripts/setup.sh peers"), std::string::npos);
+  }
+}
+
+TEST_F(SelectionOfRows, OfDeadPeersHasTwoProcessesEach) {
+  const RowList list = all_rows(Workload::dead_peer);
+  for (const auto& row : list.rows) EXPECT_FALSE(row->info().one_process) << row->info().mechanism;
+  EXPECT_FALSE(list.rows.empty());
+}
+
 TEST_F(SelectionOfRows, RefusesUnknownNamesAndTellsTheKnown) {
   try {
     select({"ring", "rong"});

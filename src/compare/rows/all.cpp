@@ -113,7 +113,13 @@ RowList pair_rows() {
   add_absent(list, "asio", "libasio-dev");
   add_absent(list, "asio_sync", "libasio-dev");
 #endif
-  add_modules(list);
+  add_modules(list, Workload::pair);
+  return list;
+}
+
+RowList two_process_rows() {
+  RowList list = pair_rows();
+  std::erase_if(list.rows, [](const auto& row) { return row->info().one_process; });
   return list;
 }
 
@@ -133,6 +139,7 @@ RowList broadcast_rows() {
   add_absent(list, "iceoryx", "libiceoryx-posh-dev, which needs libacl1-dev");
   add_absent(list, "iceoryx_overwrite", "libiceoryx-posh-dev, which needs libacl1-dev");
 #endif
+  add_modules(list, Workload::broadcast);
   return list;
 }
 
@@ -153,6 +160,7 @@ RowList all_rows(Workload workload) {
   switch (workload) {
     case Workload::broadcast: return broadcast_rows();
     case Workload::scaling: return scaling_rows();
+    case Workload::dead_peer: return two_process_rows();
     case Workload::pair: break;
   }
   return pair_rows();

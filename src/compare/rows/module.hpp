@@ -26,8 +26,8 @@ extern "C" farcall::compare::Connection* farcall_peer_connection(
 
 namespace farcall::compare {
 
-// Rows of peers that are modules, or the word that they are absent.
-void add_modules(RowList& list);
+// Rows of peers that are modules, or the word that they are absent; of pairs or of broadcasts.
+void add_modules(RowList& list, Workload workload);
 
 // A pair of sockets from before the processes part, by which they tell each other where they are.
 class Introduction {

@@ -17,7 +17,7 @@ namespace {
 
 struct Peer {
   std::string_view module;
-  std::string_view package;
+  std::string_view source;  // what brings it
   RowInfo info;
 };
 
@@ -37,18 +37,40 @@ RowInfo waiting(const char* mechanism, const char* wait, const char* description
   info.waits = true;
   return info;
 }
+RowInfo tells_many(const char* mechanism, const char* policy, const char* description) {
+  RowInfo info = messages(mechanism, "block", description);
+  info.policy = policy;
+  return info;
+}
+
+constexpr std::string_view kIceoryx2 =
+    "scripts/setup.sh peers, where cargo and rustc are 1.89 or newer";
 
 std::vector<Peer> peers() {
   return {
-      {"grpc", "libgrpc++-dev", calls("grpc", "gRPC, a unary call over a Unix socket")},
-      {"grpc", "libgrpc++-dev", calls("grpc_tcp", "gRPC, a unary call over TCP on 127.0.0.1")},
-      {"grpc", "libgrpc++-dev",
+      {"grpc", "the Debian package libgrpc++-dev",
+       calls("grpc", "gRPC, a unary call over a Unix socket")},
+      {"grpc", "the Debian package libgrpc++-dev",
+       calls("grpc_tcp", "gRPC, a unary call over TCP on 127.0.0.1")},
+      {"grpc", "the Debian package libgrpc++-dev",
        messages("grpc_stream", "block", "gRPC, one stream of both directions over a Unix socket")},
-      {"capnp", "libcapnp-dev", calls("capnp", "Cap'n Proto, a call over a Unix stream socket")},
-      {"ucx", "libucx-dev", waiting("ucx", "spin", "UCX, tagged messages over shared memory")},
-      {"ucx", "libucx-dev", waiting("ucx", "block", "UCX, tagged messages over shared memory")},
-      {"libfabric", "libfabric-dev",
+      {"capnp", "the Debian package libcapnp-dev",
+       calls("capnp", "Cap'n Proto, a call over a Unix stream socket")},
+      {"ucx", "the Debian package libucx-dev",
+       waiting("ucx", "spin", "UCX, tagged messages over shared memory")},
+      {"ucx", "the Debian package libucx-dev",
+       waiting("ucx", "block", "UCX, tagged messages over shared memory")},
+      {"libfabric", "the Debian package libfabric-dev",
        messages("libfabric", "spin", "libfabric's shm, messages over shared memory")},
+      {"iceoryx2", kIceoryx2,
+       waiting("iceoryx2", "spin", "iceoryx2, publish and subscribe each way, asked all the time")},
+      {"iceoryx2", kIceoryx2,
+       waiting("iceoryx2", "block", "iceoryx2, publish and subscribe each way, and its events")},
+      {"iceoryx2", kIceoryx2,
+       tells_many("iceoryx2", "block", "iceoryx2 and its events; the writer waits")},
+      {"iceoryx2", kIceoryx2,
+       tells_many("iceoryx2_overwrite", "overwrite",
+                  "iceoryx2 and its events; slow readers miss what is old")},
   };
 }
 
@@ -91,17 +113,17 @@ class ModuleRow final : public Row {
 
 }  // namespace
 
-void add_modules(RowList& list) {
+void add_modules(RowList& list, Workload workload) {
   for (Peer& peer : peers()) {
+    if (peer.info.policy.empty() != (workload == Workload::pair)) continue;
     if (kBuilt.find("," + std::string(peer.module) + ",") != std::string_view::npos) {
       list.add<ModuleRow>(peer.module, std::move(peer.info));
       continue;
     }
     const auto listed = [&](const AbsentRow& row) { return row.mechanism == peer.info.mechanism; };
     if (std::ranges::none_of(list.absent, listed))
-      list.absent.push_back(
-          {peer.info.mechanism, "farcall was built without it; it comes with the Debian package " +
-                                    std::string(peer.package)});
+      list.absent.push_back({peer.info.mechanism, "farcall was built without it; it comes with " +
+                                                      std::string(peer.source)});
   }
 }
 
