@@ -273,9 +273,9 @@ void add_compare(Command root, int& exit_code) {
   command.option("--depth", options->depth,
                  "How many bytes the channels hold (each mechanism's own default)");
   command
-      .option(
-          "--rounds", options->rounds,
-          "How often all rows are measured in turn (5; 3 of scaling with --quick, 2 with --budget)")
+      .option("--rounds", options->rounds,
+              "How often all rows are measured in turn (5; 1 of dead-peer; of scaling 3 with "
+              "--quick, 2 with --budget)")
       .between(1, 1000);
   command
       .option("--budget", options->budget_ms,

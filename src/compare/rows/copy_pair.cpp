@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "compare/rows/rows.hpp"
@@ -46,6 +47,7 @@ struct Shared {
   alignas(kFalseSharing) std::atomic<std::uint64_t> read;
   // Into kShapes. Changed by the writer where there is nothing to read.
   alignas(kFalseSharing) std::atomic<std::size_t> shape;
+  std::atomic<bool> tried;  // the writer has chosen; likewise
   alignas(4096) std::byte bytes[kRoom];
 };
 
@@ -93,6 +95,7 @@ class Writer {
     shape_ = shape;
     shared_.shape.store(shape, std::memory_order_relaxed);  // released by the next chunk
   }
+  void say_that_it_has_tried() { shared_.tried.store(true, std::memory_order_release); }
 
  private:
   Shared& shared_;
@@ -118,6 +121,15 @@ class Reader {
       message = message.subspan(size);
     }
   }
+  // False once the writer has tried all shapes, and all that it wrote for that has been read.
+  bool has_more_trials() {
+    until([&] {
+      written_ = shared_.written.load(std::memory_order_acquire);
+      return written_ != read_ || shared_.tried.load(std::memory_order_acquire);
+    });
+    // Behind the trials comes what is measured.
+    return !shared_.tried.load(std::memory_order_relaxed);
+  }
 
  private:
   Shared& shared_;
@@ -132,29 +144,38 @@ class CopyPairEnd final : public Endpoint {
   void send(std::span<const std::byte> message) override { writer_.write(message); }
   void receive(std::span<std::byte> message) override { reader_.read(message); }
 
-  // The other side reads, or writes, as much meanwhile.
+  // The other side reads, or writes, meanwhile. Where others keep the processors busy a chunk may
+  // take milliseconds, so no trial is longer than that many, and none is begun after
+  // kLongestTrials.
   void try_shapes(std::span<const std::byte> message) {
-    std::array<std::int64_t, kShapes.size()> least;
-    least.fill(INT64_MAX);
+    std::array<double, kShapes.size()> least;  // ns for a message
+    least.fill(std::numeric_limits<double>::infinity());
+    const std::int64_t end = monotonic_ns() + kLongestTrials;
     for (unsigned round = 0; round < kRounds; ++round)
-      for (std::size_t shape = 0; shape < kShapes.size(); ++shape) {
-        writer_.take_shape(shape);
-        const std::int64_t begin = monotonic_ns();
-        for (std::size_t i = 0; i < messages_for_trial(message.size()); ++i) writer_.write(message);
-        writer_.await_reader();
-        least[shape] = std::min(least[shape], monotonic_ns() - begin);
-      }
+      for (std::size_t shape = 0; shape < kShapes.size() && monotonic_ns() < end; ++shape)
+        least[shape] = std::min(least[shape], try_shape(shape, message));
     writer_.take_shape(static_cast<std::size_t>(std::ranges::min_element(least) - least.begin()));
+    writer_.say_that_it_has_tried();
   }
   void help_trying(std::span<std::byte> message) {
-    const std::size_t all = kRounds * kShapes.size() * messages_for_trial(message.size());
-    for (std::size_t i = 0; i < all; ++i) reader_.read(message);
+    while (reader_.has_more_trials()) reader_.read(message);
   }
 
  private:
   static constexpr unsigned kRounds = 3;
-  static std::size_t messages_for_trial(std::size_t message_bytes) noexcept {
-    return std::max<std::size_t>(kRoom / message_bytes, 1);
+  static constexpr std::int64_t kLongestTrial = 20'000'000;
+  static constexpr std::int64_t kLongestTrials = 500'000'000;
+
+  double try_shape(std::size_t shape, std::span<const std::byte> message) {
+    writer_.take_shape(shape);
+    const std::size_t most = std::max<std::size_t>(kRoom / message.size(), 1);
+    const std::int64_t begin = monotonic_ns();
+    std::size_t count = 0;
+    do {
+      writer_.write(message);
+    } while (++count < most && monotonic_ns() - begin < kLongestTrial);
+    writer_.await_reader();
+    return static_cast<double>(monotonic_ns() - begin) / static_cast<double>(count);
   }
 
   Writer writer_;
