@@ -92,6 +92,27 @@ TEST(DatagramMessages, AreToldToBeCutWhereTheyAre) {
   }
 }
 
+TEST(DatagramMessages, HaveASizeThatCanBeAskedFor) {
+  const Awake two;
+  for (const std::size_t size : {5UL, 17UL, 0UL}) {
+    two.near.send(std::string(size, 'x'));
+    two.near.send("behind it");
+    int told = -1;
+    ASSERT_EQ(::ioctl(two.far.fd.get(), FIONREAD, &told), 0);
+    EXPECT_EQ(told, static_cast<int>(size));
+    EXPECT_EQ(two.far.receive(), std::string(size, 'x'));
+    EXPECT_EQ(two.far.receive(), "behind it");
+  }
+}
+
+// What is said to the kernel with one the kernel has to carry.
+TEST(DatagramMessages, WithAWordForTheKernelGoByIt) {
+  const Awake two;
+  two.send_by_kernel("with a word");
+  EXPECT_TRUE(readable_for_kernel(two.far.fd.get()));
+  EXPECT_EQ(two.far.receive(), "with a word");
+}
+
 TEST(DatagramMessages, AreNotTakenByWhoAsksForErrors) {
   const Awake two;
   two.near.send("there");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sets of epoll that have several descriptors, that others know too, and what they cost. As
-// contract_test.cpp, these run as they are and with the library preloaded.
+// What sets of epoll tell, those that have several descriptors, that others know too, and what they
+// cost. As contract_test.cpp, these run as they are and with the library preloaded.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -12,12 +12,14 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "children.hpp"
@@ -29,6 +31,108 @@ extern char** environ;
 
 namespace farcall::preload::readiness {
 namespace {
+
+// --- what is in a set
+
+TEST(Set, TellsAnEdgeAnewWhereItIsArmedAnew) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  const UniqueFd set = new_set();
+  add(set.get(), fd, EPOLLIN | EPOLLET);
+  exchange(pair, set.get());
+  pair.put();
+  EXPECT_EQ(wait(set.get()), EPOLLIN);
+  EXPECT_EQ(wait(set.get(), 0), 0U);
+  epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.u64 = kToken}};
+  ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
+  EXPECT_EQ(wait(set.get(), 0), EPOLLIN);
+  EXPECT_EQ(wait(set.get(), 0), 0U);
+}
+
+TEST(Set, TellsOnceWhereThatIsAskedForWithBytesThere) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  const UniqueFd set = new_set();
+  add(set.get(), fd);
+  exchange(pair, set.get());
+  for (int i = 0; i < 3; ++i) {
+    pair.put();
+    epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = kToken}};
+    ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
+    EXPECT_EQ(wait(set.get()), EPOLLIN);
+    EXPECT_EQ(wait(set.get(), 0), 0U);
+    pair.put();
+    EXPECT_EQ(wait(set.get(), 0), 0U);
+    pair.take();
+    pair.take();
+    event.events = EPOLLIN;
+    ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
+    exchange(pair, set.get());
+  }
+}
+
+TEST(Set, IsToldOfASocketThatIsInAnotherToo) {
+  const Pair pair;
+  const UniqueFd sets[] = {new_set(), new_set()};
+  for (const UniqueFd& set : sets) {
+    add(set.get(), pair.server.get());
+    exchange(pair, set.get());
+  }
+  for (int i = 0; i < 20; ++i) {
+    pair.put();
+    for (const UniqueFd& set : sets) EXPECT_EQ(wait(set.get(), 0), EPOLLIN) << i;
+    pair.take();
+    for (const UniqueFd& set : sets) EXPECT_EQ(wait(set.get(), 0), 0U) << i;
+  }
+}
+
+// A registration is there as long as any descriptor of the socket is.
+TEST(Set, TellsOfASocketWhoseOtherDescriptorIsLeft) {
+  for (const bool is_copied_first : {false, true}) {
+    Pair pair;
+    const UniqueFd set = new_set();
+    UniqueFd copy;
+    if (is_copied_first) copy = UniqueFd(::dup(pair.server.get()));
+    add(set.get(), pair.server.get());
+    exchange(pair, set.get());
+    if (!is_copied_first) copy = UniqueFd(::dup(pair.server.get()));
+    exchange(pair, set.get());
+    pair.server = std::move(copy);
+    exchange(pair, set.get());
+  }
+}
+
+TEST(Set, WaitsForAsManyNanosecondsAsItIsTold) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  const timespec time{.tv_sec = 0, .tv_nsec = 30'000'000};
+  timespec before{};
+  timespec after{};
+  ASSERT_EQ(::clock_gettime(CLOCK_MONOTONIC, &before), 0);
+  epoll_event event{};
+  EXPECT_EQ(::epoll_pwait2(set.get(), &event, 1, &time, nullptr), 0);
+  ASSERT_EQ(::clock_gettime(CLOCK_MONOTONIC, &after), 0);
+  EXPECT_GE((after.tv_sec - before.tv_sec) * 1'000'000'000 + after.tv_nsec - before.tv_nsec,
+            time.tv_nsec);
+}
+
+// At the numbers where its memory grows.
+TEST(Set, TellsOfSocketsWithAnyNumber) {
+  const UniqueFd set = new_set();
+  for (const int number : {127, 128, 256, 512}) {
+    Pair pair;
+    pair.server = UniqueFd(::fcntl(pair.server.get(), F_DUPFD_CLOEXEC, number));
+    ASSERT_EQ(pair.server.get(), number);
+    add(set.get(), number);
+    exchange(pair, set.get());
+    pair.put();
+    epoll_event event{};
+    EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 0), 1);
+    EXPECT_EQ(event.data.u64, kToken);
+  }
+}
 
 // --- sets with several descriptors
 
