@@ -5,6 +5,8 @@
 // what send.cpp and receive.cpp do, with the sender, the receiver and the moves of the library.
 // What of its orders none of these needs is listed with the reason.
 #include <numeric>
+#include <string_view>
+#include <vector>
 
 #include "model/mutation.hpp"
 #include "preload/stream.hpp"
