@@ -114,14 +114,6 @@ bool several_refer_to(int fd) noexcept {
   return udp != nullptr && udp->references.load(std::memory_order_relaxed) > 1;
 }
 
-// A number under which a socket is registered is about to be closed, and the socket has others: the
-// registration stays, and only the kernel knows of it from here on.
-void leave_what_stays_registered(int fd) noexcept {
-  if (!is_in_set(fd) || !several_refer_to(fd)) return;
-  if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::option);
-  if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
-}
-
 // Watches it unless it is awake and the set looks at it from now on. True if there is something
 // to read that the kernel does not know of, maybe behind what it knows, and the set must be told.
 bool settle(int fd) noexcept {
@@ -227,10 +219,16 @@ bool is_registered(int fd) noexcept { return is_in_set(fd) || is_set(fd); }
 
 int highest_known() noexcept { return std::max(highest_descriptor(), highest_in_sets()); }
 
+void leave_what_stays_registered(int fd) noexcept {
+  if (!is_in_set(fd) || !in_own_process() || !several_refer_to(fd)) [[likely]]
+    return;
+  if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::option);
+  if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
+}
+
 void forget_registrations(int fd) noexcept {
   if (!is_registered(fd) || !in_own_process()) [[likely]]
     return;
-  leave_what_stays_registered(fd);
   leave_all_sets(fd, [fd](Set& set) noexcept {
     const Guard guard(set.lock);
     Registration* const entry = find_registration(set, fd);
