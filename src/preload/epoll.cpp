@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "preload/epoll_hot.hpp"
+#include "preload/handback.hpp"
 #include "preload/privilege.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
@@ -218,6 +219,13 @@ bool epoll_told_since(int fd, std::uint64_t looked_at) noexcept {
 bool is_registered(int fd) noexcept { return is_in_set(fd) || is_set(fd); }
 
 int highest_known() noexcept { return std::max(highest_descriptor(), highest_in_sets()); }
+
+void leave_what_stays_registered(int fd) noexcept {
+  if (!is_in_set(fd) || !in_own_process() || !several_refer_to(fd)) [[likely]]
+    return;
+  if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::option);
+  if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
+}
 
 void forget_registrations(int fd) noexcept {
   if (!is_registered(fd) || !in_own_process()) [[likely]]

@@ -35,6 +35,9 @@ void epoll_controlled(int set, int operation, int fd, const epoll_event* event) 
 
 // Whether `fd` is in an epoll set, or is one.
 bool is_registered(int fd) noexcept;
+// `fd` is about to be closed. If the socket has other descriptors its registrations stay, under a
+// number of which nothing is known any more: only the kernel tells of it from here on.
+void leave_what_stays_registered(int fd) noexcept;
 // `fd` is about to be closed, or is new.
 void forget_registrations(int fd) noexcept;
 // `copy` refers to what `fd` refers to.

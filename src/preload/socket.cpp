@@ -118,6 +118,7 @@ int close_descriptor(int fd) noexcept {
     return -1;
   }
   forget_ring(fd);
+  leave_what_stays_registered(fd);
   forget_registrations(fd);
   if (find_udp(fd) != nullptr && in_own_process()) udp_forget(fd);
   if (find_side(fd) == nullptr || !in_own_process())
@@ -185,6 +186,7 @@ int duplicate_onto(int from, int to, Duplicate call) noexcept {
     return duplicated(from, static_cast<int>(with_errno(call())));
   if (is_private(to)) forget_private(to);  // the program's from now on
   forget_ring(to);
+  leave_what_stays_registered(to);
   forget_registrations(to);
   settle_before_close(to);
   const Released last = forget(to);

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -99,6 +100,60 @@ TEST(Calls, WrongNumbersOfPartsAreRefused) {
     EXPECT_EQ(receive(server, 5, MSG_PEEK), "there");
   }
   EXPECT_EQ(receive(server), "there");
+}
+
+TEST(Calls, AsManyPartsAsTheKernelTakesMove) {
+  const Pair pair;
+  std::string bytes(1024, 'x');
+  std::vector<iovec> parts;
+  for (char& byte : bytes) parts.push_back({.iov_base = &byte, .iov_len = 1});
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(::writev(pair.client.get(), parts.data(), 1024), 1024) << errno_name();
+    bytes.assign(1024, '.');
+    ASSERT_EQ(::readv(pair.server.get(), parts.data(), 1024), 1024) << errno_name();
+    EXPECT_EQ(bytes, std::string(1024, 'x'));
+    pair.talk(2);
+  }
+}
+
+TEST(Calls, WaitingForNoEventsIsRefused) {
+  const UsedPair pair;
+  pair.put("x");
+  epoll_event event{};
+  for (const int most : {0, -1}) {
+    EXPECT_EQ(::epoll_wait(pair.set.get(), &event, most, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_EQ(::epoll_wait(pair.set.get(), &event, 1, 0), 1);
+}
+
+// A socket of a unix stream that is bound tells of itself with each of its bytes.
+TEST(Calls, TheAddressOfASenderHasItsLengthWhateverRoomThereIs) {
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  Pair pair(false);
+  pair.client = stream_socket();
+  if (over_unix()) {
+    const sockaddr nameless{.sa_family = AF_UNIX, .sa_data = {}};
+    ASSERT_EQ(::bind(pair.client.get(), &nameless, sizeof(sa_family_t)), 0);
+  }
+  ASSERT_EQ(::connect(pair.client.get(), address.get(), address.size), 0);
+  pair.server = accept_from(listener);
+  Address own;
+  ASSERT_EQ(::getsockname(pair.client.get(), own.get(), &own.size), 0);
+  for (int i = 0; i < 30; ++i) {
+    pair.put("x");
+    char byte;
+    unsigned char name[8];
+    std::memset(name, 0xee, sizeof name);
+    socklen_t size = 4;
+    ASSERT_EQ(::recvfrom(pair.server.get(), &byte, 1, 0, reinterpret_cast<sockaddr*>(name), &size),
+              1);
+    EXPECT_EQ(size, over_unix() ? own.size : 0);
+    EXPECT_EQ(name[4], 0xee);
+    EXPECT_EQ(send(pair.server.get(), "y"), "1");
+    EXPECT_EQ(receive(pair.client.get()), "y");
+  }
 }
 
 // Who gets less than there is room for takes that for all.

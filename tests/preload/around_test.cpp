@@ -22,6 +22,7 @@
 #include <thread>
 
 #include "calls.hpp"
+#include "children.hpp"
 #include "farcall/memory.hpp"
 #include "stream_pair.hpp"
 
@@ -88,6 +89,16 @@ TEST(Calls, WaitingByNumberIsTold) {
     // Now it is awake.
     EXPECT_EQ(receive(fd, 1, MSG_DONTWAIT), "(EAGAIN)");
   }
+}
+
+TEST(Calls, AProgramHasTheEnvironmentThatItIsGiven) {
+  const Pair pair;
+  const pid_t child = in_child([] {
+    char variable[] = "STATUS=42";
+    char* const environment[] = {variable, nullptr};
+    ::execle("/bin/sh", "sh", "-c", "exit $STATUS", nullptr, environment);
+  });
+  EXPECT_EQ(exit_status(child), 42);
 }
 
 // --- asynchronously

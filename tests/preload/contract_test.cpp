@@ -76,6 +76,13 @@ TEST(TcpContract, TruncatingThrowsAway) {
   EXPECT_EQ(receive(pair.server.get()), "world");
 }
 
+TEST(TcpContract, TruncatingWaitsForNoMoreThanThereIs) {
+  const Pair pair;
+  pair.put(std::string(5000, 'x'));
+  EXPECT_EQ(::recv(pair.server.get(), nullptr, 10'000, MSG_TRUNC), 5000);
+  pair.talk(3);
+}
+
 TEST(Contract, WaitingForAllWaitsForAll) {
   const Pair pair;
   std::thread slowly([&] {
@@ -289,6 +296,23 @@ TEST(Contract, WithoutAPlaceTheyAreReadAndWrittenInTurn) {
   EXPECT_EQ(receive(pair.server.get()), "e2");
   EXPECT_EQ(::preadv2(pair.server.get(), &part, 1, 0, 0), -1);
   EXPECT_EQ(errno, ESPIPE);
+}
+
+// Kernels before 6.4 do not know of that where sockets are concerned.
+TEST(Contract, WithoutAPlaceTheyNeedNotBeWaitedFor) {
+  const Pair pair;
+  set_nonblocking(pair.client.get());
+  while (send(pair.client.get(), std::string(over_packets() ? 1000 : 65'536, 'x'))[0] != '(') {
+  }
+  ASSERT_EQ(::fcntl(pair.client.get(), F_SETFL, 0), 0);
+  std::string bytes(1000, 'x');
+  iovec part{.iov_base = bytes.data(), .iov_len = bytes.size()};
+  const auto may_not_wait = [] { return errno == EAGAIN || errno == EOPNOTSUPP; };
+  while (::pwritev2(pair.client.get(), &part, 1, -1, RWF_NOWAIT) > 0) {
+  }
+  EXPECT_TRUE(may_not_wait()) << errno_name();
+  EXPECT_EQ(::preadv2(pair.client.get(), &part, 1, -1, RWF_NOWAIT), -1);
+  EXPECT_TRUE(may_not_wait()) << errno_name();
 }
 
 TEST(Contract, BytesHaveNoPlaceToBeReadFrom) {

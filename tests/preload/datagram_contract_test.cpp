@@ -19,6 +19,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "children.hpp"
 #include "datagrams.hpp"
@@ -198,6 +199,24 @@ sockaddr_in6 sender_of_a_byte(const Two& two) {
             1);
   EXPECT_EQ(size, sizeof from);
   return from;
+}
+
+TEST(Datagrams, ASetTellsOfASocketWhoseOtherDescriptorIsLeft) {
+  Awake two;
+  const int fd = two.far.fd.get();
+  const Set set(fd, EPOLLIN);
+  const auto exchange = [&] {
+    for (int i = 0; i < 20; ++i) {
+      two.near.send("x");
+      ASSERT_EQ(set.wait(20'000), fd);
+      EXPECT_EQ(two.far.receive(), "x");
+    }
+  };
+  exchange();
+  UniqueFd copy(::dup(fd));
+  exchange();
+  two.far.fd = std::move(copy);
+  exchange();
 }
 
 TEST(Datagrams, OverVersionSix) {

@@ -24,6 +24,7 @@
 #include "contract.hpp"
 #include "farcall/memory.hpp"
 #include "preload/real.hpp"
+#include "several.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -289,18 +290,40 @@ TEST(TcpCalls, AResetBehindBytesIsToldByTheNextCall) {
   }
 }
 
-TEST(TcpCalls, AResetDuringAWaitForAllIsToldByTheNextCall) {
+TEST(TcpCalls, AResetDuringAWaitForMoreIsToldByTheNextCall) {
+  for (const bool of_messages : {false, true}) {
+    Pair pair;
+    const linger now{.l_onoff = 1, .l_linger = 0};
+    ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
+    EXPECT_EQ(send(pair.client.get(), "last"), "4");
+    std::thread later([&] {
+      std::this_thread::sleep_for(20ms);
+      pair.client.reset();
+    });
+    Several two(2, 4);
+    if (of_messages) {
+      EXPECT_EQ(two.receive(pair.server.get()), 1);
+      EXPECT_EQ(two.text(0), "last");
+    } else {
+      EXPECT_EQ(receive(pair.server.get(), 100, MSG_WAITALL), "last");
+    }
+    later.join();
+    EXPECT_EQ(receive(pair.server.get()), "(ECONNRESET)");
+    EXPECT_EQ(receive(pair.server.get()), "(end)");
+  }
+}
+
+// A call for several messages tells of it before it looks for any.
+TEST(TcpCalls, AResetIsToldBeforeSeveralMessages) {
   Pair pair;
   const linger now{.l_onoff = 1, .l_linger = 0};
   ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
   EXPECT_EQ(send(pair.client.get(), "last"), "4");
-  std::thread later([&] {
-    std::this_thread::sleep_for(20ms);
-    pair.client.reset();
-  });
-  EXPECT_EQ(receive(pair.server.get(), 100, MSG_WAITALL), "last");
-  later.join();
-  EXPECT_EQ(receive(pair.server.get()), "(ECONNRESET)");
+  pair.client.reset();
+  Several two(2, 4);
+  EXPECT_EQ(two.receive(pair.server.get()), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+  EXPECT_EQ(receive(pair.server.get()), "last");
   EXPECT_EQ(receive(pair.server.get()), "(end)");
 }
 

@@ -264,6 +264,89 @@ TEST(Contract, ADescriptorCanBePassed) {
   }
 }
 
+// As many as one message takes, or several of one call; what was unread in memory goes with each.
+TEST(Contract, SeveralDescriptorsCanBePassed) {
+  for (const bool in_one : {true, false}) {
+    const UsedPair pairs[2];
+    for (const UsedPair& pair : pairs) pair.put("unread");
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends), 0);
+    const UniqueFd by(ends[0]);
+    const UniqueFd to(ends[1]);
+    char byte = 'x';
+    iovec part{.iov_base = &byte, .iov_len = 1};
+    mmsghdr messages[2] = {};
+    alignas(cmsghdr) char control[2][CMSG_SPACE(2 * sizeof(int))] = {};
+    const unsigned count = in_one ? 1 : 2;
+    const int fds[2] = {pairs[0].server.get(), pairs[1].server.get()};
+    const std::size_t each = (in_one ? 2 : 1) * sizeof(int);
+    for (unsigned i = 0; i < count; ++i) {
+      msghdr& head = messages[i].msg_hdr;
+      head.msg_iov = &part;
+      head.msg_iovlen = 1;
+      head.msg_control = control[i];
+      head.msg_controllen = CMSG_SPACE(each);
+      cmsghdr* const rights = CMSG_FIRSTHDR(&head);
+      rights->cmsg_level = SOL_SOCKET;
+      rights->cmsg_type = SCM_RIGHTS;
+      rights->cmsg_len = CMSG_LEN(each);
+      std::memcpy(CMSG_DATA(rights), &fds[i], each);
+    }
+    ASSERT_EQ(::sendmmsg(by.get(), messages, count, 0), static_cast<int>(count));
+    for (unsigned i = 0; i < count; ++i) {
+      messages[i].msg_hdr.msg_controllen = sizeof control[i];
+      // Not by the library, which would settle first what this thread has sent.
+      ASSERT_EQ(kernel(SYS_recvmsg, to.get(), &messages[i].msg_hdr, 0), 1);
+      const cmsghdr* const rights = CMSG_FIRSTHDR(&messages[i].msg_hdr);
+      ASSERT_NE(rights, nullptr);
+      ASSERT_EQ(rights->cmsg_len, CMSG_LEN(each));
+      int got[2];
+      std::memcpy(got, CMSG_DATA(rights), each);
+      for (std::size_t k = 0; k < each / sizeof(int); ++k) {
+        const UniqueFd passed(got[k]);
+        char bytes[8] = {};
+        // As a program without the library would.
+        EXPECT_EQ(
+            kernel(SYS_recvfrom, passed.get(), bytes, sizeof bytes, MSG_DONTWAIT, nullptr, nullptr),
+            6);
+        EXPECT_STREQ(bytes, "unread");
+      }
+    }
+  }
+}
+
+// Both go on with it, whoever has used it first.
+TEST(Contract, AConnectionMayHaveTwoHoldersFromTheBeginning) {
+  Pair pair(false);
+  const pid_t child = in_child([&] {
+    pair.client.reset();
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_EQ(receive(pair.server.get(), 4), "ping");
+      ASSERT_EQ(send(pair.server.get(), "pong"), "4");
+    }
+  });
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(send(pair.client.get(), "ping"), "4");
+    ASSERT_EQ(receive(pair.client.get(), 4), "pong");
+  }
+  EXPECT_EQ(exit_status(child), 0);
+  pair.talk(40);
+}
+
+// What was set when it was made holds when it shares memory.
+TEST(Contract, AnAcceptedSocketThatDoesNotWaitNeverDoes) {
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  Pair pair(false);
+  pair.client = connect_to(address);
+  pair.server = UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  send_at_once(pair.client.get());
+  const int before = stream_mappings();
+  pair.talk(40);
+  EXPECT_EQ(stream_mappings() - before, preloaded() ? 2 : 0);
+  EXPECT_EQ(receive(pair.server.get()), "(EAGAIN)");
+}
+
 TEST(Contract, AStreamOfTheCLibraryReadsAndWrites) {
   Pair pair;
   FILE* stream = ::fdopen(pair.server.release(), "r+");

@@ -19,6 +19,7 @@
 
 #include "calls.hpp"
 #include "farcall/memory.hpp"
+#include "several.hpp"
 #include "stream_pair.hpp"
 
 #ifndef TCP_INQ
@@ -68,6 +69,30 @@ TEST(Calls, SeveralMessagesEndWithTheirTimeLimit) {
     EXPECT_EQ(bytes[0], 'b');
     EXPECT_LT(minute.tv_sec, 60) << "what is left is written back";
   }
+}
+
+TEST(Calls, SeveralMessagesTellWhatIsLeftOfTheirTimeLimit) {
+  for (const bool is_warm : {false, true}) {
+    const Pair pair(is_warm);
+    pair.put("a");
+    expect_the_limit_to_be_told(pair.server.get());
+  }
+}
+
+TEST(Calls, SeveralMessagesAreNotWaitedForWhereOneIsEnough) {
+  for (const bool is_warm : {false, true}) {
+    const Pair pair(is_warm);
+    pair.put("a");
+    Several two(2, 1);
+    EXPECT_EQ(two.receive(pair.server.get(), MSG_WAITFORONE), 1);
+    EXPECT_EQ(two.text(0), "a");
+  }
+}
+
+TEST(TcpCalls, NoMoreMessagesAreSentThanTheKernelTakes) {
+  const Pair pair;
+  Several many(1100, 0);
+  EXPECT_EQ(many.send(pair.client.get()), 1024);
 }
 
 TEST(Calls, NothingFollowsAMessageThatWasSentInPart) {

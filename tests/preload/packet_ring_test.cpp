@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <random>
 #include <string>
@@ -118,6 +119,24 @@ TEST(PacketRing, WhatTheKilledHadSentComesOnce) {
     }
     EXPECT_EQ(messages.take(), "(end)") << moved;
   }
+}
+
+TEST(PacketRing, AMessageMayFillTheRingAndBeginsWhereOneMay) {
+  Messages messages;
+  const std::size_t size = messages.ring.size;
+  const std::uint64_t length = (size - space_of_message(0)) * 2 / 5;
+  ASSERT_EQ(space_of_message(length), size);
+  std::memcpy(messages.ring.bytes, &length, sizeof length);
+  RingMessage found{};
+  EXPECT_TRUE(message_at(messages.ring, 0, size, found));
+  EXPECT_EQ(found.space, size);
+  EXPECT_FALSE(message_at(messages.ring, 0, size - 1, found));
+  const std::uint64_t none = 0;
+  for (const std::uint64_t at : {8U, 16U, 32U, 64U})
+    std::memcpy(messages.ring.bytes + at, &none, sizeof none);
+  for (const std::uint64_t at : {8U, 16U, 32U})
+    EXPECT_FALSE(message_at(messages.ring, at, size - at, found)) << at;
+  EXPECT_TRUE(message_at(messages.ring, 64, size - 64, found));
 }
 
 TEST(PacketRing, ALengthThatCannotBeBreaksTheDirection) {

@@ -3,18 +3,24 @@
 // What the tests of readiness share.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 
+#include "children.hpp"
 #include "farcall/memory.hpp"
+#include "preload/real.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload::readiness {
@@ -33,6 +39,67 @@ struct Pair : preload::Pair {
   }
 };
 
+// A connection whose other end is in a process of its own: what it sends lies where it has put it
+// when this one waits, and nobody settles it before.
+class FarPeer {
+ public:
+  FarPeer() {
+    preload::Pair pair(false);
+    int to_child[2];
+    int from_child[2];
+    EXPECT_EQ(::pipe2(to_child, O_CLOEXEC), 0);
+    EXPECT_EQ(::pipe2(from_child, O_CLOEXEC), 0);
+    child_ = in_child([&] {
+      pair.server.reset();
+      ::close(to_child[1]);
+      const int fd = pair.client.get();
+      char command;
+      while (kernel(SYS_read, to_child[0], &command, 1) == 1) {
+        if (command == 's') (void)::send(fd, "x", 1, MSG_NOSIGNAL);
+        if (command == 'r') (void)::recv(fd, &command, 1, 0);
+        kernel(SYS_write, from_child[1], &command, 1);
+      }
+    });
+    ::close(to_child[0]);
+    ::close(from_child[1]);
+    command_ = UniqueFd(to_child[1]);
+    done_ = UniqueFd(from_child[0]);
+    server = std::move(pair.server);
+    pair.client.reset();
+    const int before = stream_mappings();
+    for (int i = 0; i < 60; ++i) {
+      put();
+      take();
+      EXPECT_EQ(::send(server.get(), "y", 1, MSG_NOSIGNAL), 1);
+      tell('r');
+    }
+    if (preloaded()) {
+      EXPECT_EQ(stream_mappings(), before + 1) << "not accelerated";
+    }
+  }
+  FarPeer(const FarPeer&) = delete;
+  FarPeer& operator=(const FarPeer&) = delete;
+  ~FarPeer() {
+    command_.reset();
+    EXPECT_EQ(exit_status(child_), 0);
+  }
+  // The peer has sent a byte when this returns.
+  void put() const { tell('s'); }
+  void take() const {
+    char byte = 0;
+    EXPECT_EQ(::recv(server.get(), &byte, 1, 0), 1);
+  }
+  UniqueFd server;
+
+ private:
+  void tell(char what) const {
+    EXPECT_EQ(kernel(SYS_write, command_.get(), &what, 1), 1);
+    EXPECT_EQ(kernel(SYS_read, done_.get(), &what, 1), 1);
+  }
+  UniqueFd command_, done_;
+  pid_t child_;
+};
+
 inline UniqueFd new_set(int flags = EPOLL_CLOEXEC) { return UniqueFd(::epoll_create1(flags)); }
 
 inline void add(int set, int fd, std::uint32_t events = EPOLLIN, std::uint64_t token = kToken) {
@@ -49,7 +116,8 @@ inline std::uint32_t wait(int set, int timeout = kLongest) {
 }
 
 // Rounds in which a byte is put, waited for in the set and taken.
-inline void exchange(const Pair& pair, int set, int rounds = 20) {
+template <class Pair>
+void exchange(const Pair& pair, int set, int rounds = 20) {
   for (int i = 0; i < rounds; ++i) {
     pair.put();
     ASSERT_EQ(wait(set), EPOLLIN) << "round " << i;

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -16,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -30,6 +33,16 @@ namespace farcall::preload {
 namespace {
 
 // --- becoming somebody else
+
+// One with loopback addresses of its own.
+int enter_another_network() {
+  if (::unshare(CLONE_NEWNET) != 0) return -1;
+  const UniqueFd any(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq loopback{};
+  std::strcpy(loopback.ifr_name, "lo");
+  loopback.ifr_flags = IFF_UP;
+  return ::ioctl(any.get(), SIOCSIFFLAGS, &loopback);
+}
 
 TEST(TcpCalls, WhoBecomesSomebodyElseLeavesWhatItHasAndBeginsAnew) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root becomes somebody else";
@@ -47,6 +60,8 @@ TEST(TcpCalls, WhoBecomesSomebodyElseLeavesWhatItHasAndBeginsAnew) {
       [] { return static_cast<int>(::syscall(SYS_setresuid, 4711, 4711, 4711)); },
       [] { return ::chroot("/"); },
       [] { return ::unshare(CLONE_NEWNS); },
+      enter_another_network,
+      [] { return ::setns(UniqueFd(::open("/proc/self/ns/uts", O_RDONLY | O_CLOEXEC)).get(), 0); },
   };
   for (const auto& way : ways)
     EXPECT_EQ(exit_status(in_child([&] {

@@ -5,24 +5,32 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/select.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <functional>
 #include <thread>
 #include <vector>
 
 #include "children.hpp"
 #include "farcall/memory.hpp"
+#include "preload/real.hpp"
 #include "readiness.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload::readiness {
 namespace {
+
+std::atomic<int> handled{0};
 
 // --- select
 
@@ -165,6 +173,88 @@ TEST(Poll, ATimeThatIsNoneIsRefusedWhateverThereIsToTell) {
     EXPECT_EQ(errno, EINVAL);
   }
   EXPECT_EQ(wait(set.get()), EPOLLIN);
+}
+
+// Once each, whatever of it is ready.
+TEST(Poll, CountsASocketOnce) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  pair.put();
+  pollfd both{.fd = pair.server.get(), .events = POLLIN | POLLOUT, .revents = 0};
+  EXPECT_EQ(::poll(&both, 1, 0), 1);
+  EXPECT_EQ(both.revents, POLLIN | POLLOUT);
+  both.events = POLLRDNORM;
+  EXPECT_EQ(::poll(&both, 1, 0), 1);
+  EXPECT_EQ(both.revents, POLLRDNORM);
+}
+
+// A signal that was blocked until then is handled, also where there is nothing to wait for.
+TEST(Poll, LetsSignalsComeThatItsMaskPermits) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  const int fd = pair.server.get();
+  struct sigaction action {};
+  action.sa_handler = [](int) { ++handled; };
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
+  sigset_t mask;
+  sigset_t blocked;
+  ::sigemptyset(&blocked);
+  ::sigaddset(&blocked, SIGUSR1);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &blocked, &mask), 0);
+  ::sigdelset(&mask, SIGUSR1);
+  struct {
+    const sigset_t* mask;
+    std::size_t size;
+  } with{.mask = &mask, .size = kKernelMaskSize};
+  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  fd_set read;
+  timespec none{};
+  const auto only_this = [&] {
+    FD_ZERO(&read);
+    FD_SET(fd, &read);
+    return &read;
+  };
+  const std::function<long()> ways[] = {
+      [&] { return ::ppoll(&one, 1, &none, &mask); },
+      [&] { return ::pselect(fd + 1, only_this(), nullptr, nullptr, &none, &mask); },
+      [&] { return ::syscall(SYS_ppoll, &one, 1, &none, &mask, kKernelMaskSize); },
+      [&] { return ::syscall(SYS_pselect6, fd + 1, only_this(), nullptr, nullptr, &none, &with); },
+  };
+  for (const auto& way : ways) {
+    SCOPED_TRACE(&way - ways);
+    handled = 0;
+    ASSERT_EQ(::raise(SIGUSR1), 0);
+    EXPECT_EQ(way(), -1);
+    EXPECT_EQ(errno, EINTR);
+    EXPECT_EQ(handled, 1);
+  }
+  ::pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
+  ::signal(SIGUSR1, SIG_DFL);
+}
+
+// As many as the process may have files are not too many.
+TEST(Poll, OfAsManyEntriesAsAllowedTellsOfEach) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  pair.put();
+  const int status = exit_status(in_child([&] {
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 1100);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    std::vector<pollfd> all(limit.rlim_cur, {.fd = -1, .events = POLLIN, .revents = 0});
+    all.back().fd = pair.server.get();
+    EXPECT_EQ(::poll(all.data(), all.size(), 0), 1);
+    EXPECT_EQ(all.back().revents, POLLIN);
+  }));
+  EXPECT_EQ(status, 0);
+  pair.take();
 }
 
 TEST(Poll, OfMoreEntriesThanAllowedIsRefused) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sets of epoll that have several descriptors, that others know too, and what they cost. As
-// contract_test.cpp, these run as they are and with the library preloaded.
+// What sets of epoll tell, those that have several descriptors, that others know too, and what they
+// cost. As contract_test.cpp, these run as they are and with the library preloaded.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -18,6 +18,7 @@
 #include <array>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "children.hpp"
@@ -29,6 +30,95 @@ extern char** environ;
 
 namespace farcall::preload::readiness {
 namespace {
+
+// --- what is in a set
+
+TEST(Set, TellsAnEdgeAnewWhereItIsArmedAnew) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  const UniqueFd set = new_set();
+  add(set.get(), fd, EPOLLIN | EPOLLET);
+  exchange(pair, set.get());
+  pair.put();
+  EXPECT_EQ(wait(set.get()), EPOLLIN);
+  EXPECT_EQ(wait(set.get(), 0), 0U);
+  epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.u64 = kToken}};
+  ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
+  EXPECT_EQ(wait(set.get(), 0), EPOLLIN);
+  EXPECT_EQ(wait(set.get(), 0), 0U);
+}
+
+TEST(Set, TellsOnceWhereThatIsAskedForWithBytesThere) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  const UniqueFd set = new_set();
+  add(set.get(), fd);
+  exchange(pair, set.get());
+  for (int i = 0; i < 3; ++i) {
+    pair.put();
+    epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = kToken}};
+    ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
+    EXPECT_EQ(wait(set.get()), EPOLLIN);
+    EXPECT_EQ(wait(set.get(), 0), 0U);
+    pair.put();
+    EXPECT_EQ(wait(set.get(), 0), 0U);
+    pair.take();
+    pair.take();
+    event.events = EPOLLIN;
+    ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
+    exchange(pair, set.get());
+  }
+}
+
+TEST(Set, IsToldOfASocketThatIsInAnotherToo) {
+  const FarPeer peer;
+  const UniqueFd sets[] = {new_set(), new_set()};
+  for (const UniqueFd& set : sets) {
+    add(set.get(), peer.server.get());
+    exchange(peer, set.get());
+  }
+  for (int i = 0; i < 20; ++i) {
+    peer.put();
+    for (const UniqueFd& set : sets) EXPECT_EQ(wait(set.get(), 0), EPOLLIN) << i;
+    peer.take();
+    for (const UniqueFd& set : sets) EXPECT_EQ(wait(set.get(), 0), 0U) << i;
+  }
+}
+
+// A registration is there as long as any descriptor of the socket is.
+TEST(Set, TellsOfASocketWhoseOtherDescriptorIsLeft) {
+  for (const bool is_copied_first : {false, true}) {
+    FarPeer peer;
+    const UniqueFd set = new_set();
+    UniqueFd copy;
+    if (is_copied_first) copy = UniqueFd(::dup(peer.server.get()));
+    add(set.get(), peer.server.get());
+    exchange(peer, set.get());
+    if (!is_copied_first) copy = UniqueFd(::dup(peer.server.get()));
+    exchange(peer, set.get());
+    peer.server = std::move(copy);
+    exchange(peer, set.get());
+  }
+}
+
+// At the numbers where its memory grows.
+TEST(Set, TellsOfSocketsWithAnyNumber) {
+  const UniqueFd set = new_set();
+  for (const int number : {127, 128, 256, 512}) {
+    Pair pair;
+    pair.server = UniqueFd(::fcntl(pair.server.get(), F_DUPFD_CLOEXEC, number));
+    ASSERT_EQ(pair.server.get(), number);
+    add(set.get(), number);
+    exchange(pair, set.get());
+    pair.put();
+    epoll_event event{};
+    if (preloaded()) {
+      EXPECT_FALSE(readable_for_kernel(number)) << "not looked at";
+    }
+    EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 0), 1);
+    EXPECT_EQ(event.data.u64, kToken);
+  }
+}
 
 // --- sets with several descriptors
 

@@ -76,6 +76,7 @@ TEST(Settings, UnixSocketsAreListedByName) {
   EXPECT_TRUE(all.wants(unix_name(std::string("\0abstract", 9))));
   EXPECT_FALSE(all.wants(unix_name("abstract")));
   EXPECT_TRUE(all.wants(unix_name("/run/many/more")));
+  EXPECT_TRUE(all.wants(unix_name("/run/many/"))) << "that begins so, and ends there";
   EXPECT_FALSE(all.wants(unix_name("/run/many/not")));
   EXPECT_FALSE(all.wants(unix_name(""))) << "a pair";
   EXPECT_FALSE(all.wants(endpoint("127.0.0.1", 80), endpoint("127.0.0.1", 81)));
@@ -103,6 +104,9 @@ TEST(Settings, OfTheRingMultiplyUnlessItsBytesAreGiven) {
   EXPECT_EQ(read({"FARCALL_RING_BYTES=1M", "FARCALL_RING_SIZE=15"}).ring_bytes, 1U << 20);
   EXPECT_EQ(read({"FARCALL_RING_BYTES=100000"}).ring_bytes, 128U << 10);
   EXPECT_EQ(read({"FARCALL_RING_BYTES=1"}).ring_bytes, 4096U) << "at least a page";
+  for (const char* const eight : {"FARCALL_RING_BYTES=8K", "FARCALL_RING_BYTES=8k"})
+    EXPECT_EQ(read({eight}).ring_bytes, 8192U) << eight;
+  EXPECT_EQ(read({"FARCALL_RING_BYTES=64m"}).ring_bytes, 64U << 20);
   EXPECT_TRUE(complaints.empty());
 }
 
@@ -140,6 +144,18 @@ TEST(Settings, ListEndpointsOfBothFamilies) {
   ASSERT_TRUE(Endpoint::from(reinterpret_cast<const sockaddr*>(&in6), six));
   EXPECT_TRUE(all.accelerate.patterns[3].matches(six));
   EXPECT_FALSE(all.accelerate.patterns[2].matches(six)) << "that is port 80";
+}
+
+TEST(Settings, ListAsManyEndpointsAsThereIsRoomFor) {
+  std::string list = "FARCALL_EXCLUDE=127.0.0.1:1";
+  for (std::size_t i = 2; i <= EndpointList::kMost; ++i) list += ",127.0.0.1:" + std::to_string(i);
+  const Settings all = read({list.c_str()});
+  EXPECT_TRUE(complaints.empty());
+  EXPECT_EQ(all.exclude.count, EndpointList::kMost);
+  EXPECT_FALSE(all.wants(endpoint("127.0.0.1", EndpointList::kMost), endpoint("127.0.0.1", 999)));
+  list += ",127.0.0.1:999";
+  EXPECT_EQ(read({list.c_str()}).exclude.count, 0U);
+  EXPECT_EQ(complaints.size(), 1U);
 }
 
 class BadSetting : public testing::TestWithParam<const char*> {};

@@ -178,5 +178,114 @@ TEST(Contract, ASignalInterruptsEpoll) {
   later.join();
 }
 
+// One that waits to be permitted is none of the call's business, nor is one that nobody handles.
+TEST(Contract, ASignalThatIsBlockedInterruptsNothing) {
+  const UsedPair pair;
+  handle(0);
+  sigset_t blocked;
+  ::sigemptyset(&blocked);
+  ::sigaddset(&blocked, SIGUSR1);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &blocked, nullptr), 0);
+  ASSERT_EQ(::raise(SIGUSR1), 0);
+  const int fd = pair.server.get();
+  pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
+  epoll_event event{};
+  for (int i = 0; i < 3; ++i) {
+    std::thread later([&] {
+      std::this_thread::sleep_for(20ms);
+      pair.put("x");
+    });
+    if (i == 0) {
+      EXPECT_EQ(::poll(&wait, 1, 20'000), 1) << errno_name();
+    }
+    if (i == 1) {
+      EXPECT_EQ(::epoll_wait(pair.set.get(), &event, 1, 20'000), 1) << errno_name();
+    }
+    EXPECT_EQ(receive(fd), "x");
+    later.join();
+  }
+  EXPECT_EQ(signals, 0);
+  ::pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
+  EXPECT_EQ(signals, 1);
+}
+
+TEST(Contract, ASignalThatNobodyHandlesInterruptsNothing) {
+  const Pair pair;
+  std::atomic<bool> over{false};
+  std::thread disturbs([&, self = ::pthread_self()] {
+    while (!over) {
+      ::pthread_kill(self, SIGWINCH);
+      std::this_thread::yield();
+    }
+  });
+  std::thread sends([&] {
+    for (int i = 0; i < 300; ++i) {
+      std::this_thread::sleep_for(1ms);
+      EXPECT_EQ(send(pair.client.get(), "x"), "1");
+      EXPECT_EQ(receive(pair.client.get()), "y");
+    }
+  });
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_EQ(receive(pair.server.get()), "x");
+    EXPECT_EQ(send(pair.server.get(), "y"), "1");
+  }
+  sends.join();
+  over = true;
+  disturbs.join();
+}
+
+// --- the handlers themselves
+
+void on_another_signal(int, siginfo_t*, void*) { ++signals; }
+
+TEST(Contract, AHandlerIsTheOneThatWasInstalled) {
+  handle(0);
+  struct sigaction found {};
+  ASSERT_EQ(::sigaction(SIGUSR1, nullptr, &found), 0);
+  EXPECT_EQ(found.sa_handler, on_signal);
+  EXPECT_EQ(::signal(SIGUSR1, SIG_IGN), on_signal);
+  EXPECT_EQ(::signal(SIGUSR1, SIG_DFL), SIG_IGN);
+  struct sigaction action {};
+  action.sa_sigaction = on_another_signal;
+  action.sa_flags = SA_SIGINFO;
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
+  ASSERT_EQ(::sigaction(SIGUSR1, nullptr, &found), 0);
+  EXPECT_EQ(found.sa_sigaction, on_another_signal);
+  struct sigaction as_others_see_it {};
+  as_others_see_it.sa_handler = ::signal(SIGUSR1, SIG_DFL);
+  EXPECT_EQ(as_others_see_it.sa_sigaction, on_another_signal);
+}
+
+// --- limits of time
+
+TEST(Contract, TimeLimitsEndAWaitForTheRest) {
+  const Pair pair;
+  const timeval limit{.tv_sec = 0, .tv_usec = 60'000};
+  const auto passed_since = [](auto began) { return std::chrono::steady_clock::now() - began; };
+  ASSERT_EQ(::setsockopt(pair.server.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  if (!over_packets()) {
+    pair.put("1234");
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_EQ(receive(pair.server.get(), 6, MSG_WAITALL), "1234");
+    EXPECT_GE(passed_since(began), 60ms);
+  }
+  ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
+  const std::string block(over_packets() ? 10'000 : 1'000'000, 'x');
+  const auto fill = [&] {
+    std::string result = "0";
+    auto began = std::chrono::steady_clock::now();
+    for (int i = 0; i < 10'000 && result[0] != '('; ++i) {
+      began = std::chrono::steady_clock::now();
+      result = send(pair.client.get(), block);
+    }
+    EXPECT_EQ(result, "(EAGAIN)");
+    EXPECT_GE(passed_since(began), 60ms);
+  };
+  fill();
+  // A reader that is awake makes room in memory, while the kernel has none.
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(receive(pair.server.get(), 1), "x");
+  fill();
+}
+
 }  // namespace
 }  // namespace farcall::preload

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -119,6 +120,36 @@ TEST(Calls, SplicingWaitsForBytesAndTellsTheEnd) {
   EXPECT_EQ(splice(100), 2);
   EXPECT_EQ(splice(100), 0);
   EXPECT_EQ(::read(out.get(), bytes, sizeof bytes), 4);
+}
+
+// More than the pipe takes: the rest stays.
+TEST(Calls, SplicingDoesNotWaitForRoomBehindTheFirstBytes) {
+  const Pair pair;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  const std::string text(100'000, 'x');
+  pair.put(text);
+  const ssize_t moved = ::splice(pair.server.get(), nullptr, in.get(), nullptr, text.size(), 0);
+  EXPECT_GT(moved, 0);
+  EXPECT_LT(moved, std::ssize(text));
+}
+
+TEST(Calls, SplicingWithWhatIsNoneOfItsFlagsIsRefused) {
+  const Pair pair;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  const UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
+  pair.put("hello");
+  EXPECT_EQ(::splice(pair.server.get(), nullptr, in.get(), nullptr, 5, 0x100), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(::splice(pair.server.get(), nullptr, file.get(), nullptr, 5, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(::lseek(file.get(), 0, SEEK_END), 0);
+  EXPECT_EQ(receive(pair.server.get()), "hello");
 }
 
 TEST(Calls, SplicingIntoAPipeWithoutReaderBreaksIt) {

@@ -332,5 +332,60 @@ TEST(Stream, TakesMarksThatCannotBeForABrokenPeer) {
   EXPECT_EQ(third.send("x"), -ECONNRESET);
 }
 
+TEST(Stream, TakesAMarkOutsideOfTheRingForABrokenPeer) {
+  for (const std::uint64_t position : {std::uint64_t{1} << 20, ~std::uint64_t{0}}) {
+    Stream stream;
+    stream.receiver.unwatch(stream.ring);
+    ASSERT_EQ(stream.send("hello"), 5);
+    ASSERT_EQ(stream.receive(), "hello");
+    const std::uint64_t made = stream.ring.control->marks_made.load();
+    stream.ring.control->marks[made % kMarks].position.store(position);
+    stream.ring.control->marks_made.store(made + 1);
+    EXPECT_EQ(stream.receive(), "(error 104)") << position;
+  }
+}
+
+// What cannot be told of a sender that died is not made up.
+TEST(Stream, RecoversNothingWhereTheRingMakesNoSense) {
+  const auto begun = [](Stream& stream) {
+    stream.receiver.unwatch(stream.ring);
+    ASSERT_EQ(stream.send("in the ring"), 11);
+    iovec runs[2];
+    ASSERT_EQ(stream.sender.reclaim(stream.ring, true, runs), 1U);
+  };
+  Stream sleeping;
+  begun(sleeping);
+  sleeping.receiver.enter_kernel();
+  EXPECT_FALSE(sleeping.receiver.recover(sleeping.ring, false));
+  sleeping.receiver.leave_kernel(sleeping.ring, 0);
+  EXPECT_TRUE(sleeping.receiver.recover(sleeping.ring, false));
+  EXPECT_EQ(sleeping.receive(), "in the ring");
+  Stream far_head;
+  begun(far_head);
+  far_head.ring.control->head.store(kReclaiming | std::uint64_t{1} << 20);
+  EXPECT_FALSE(far_head.receiver.recover(far_head.ring, false));
+  EXPECT_TRUE(far_head.receiver.broken());
+  Stream far_tail;
+  begun(far_tail);
+  far_tail.ring.control->tail.store(std::uint64_t{1} << 20);
+  EXPECT_FALSE(far_tail.receiver.recover(far_tail.ring, false));
+  EXPECT_TRUE(far_tail.receiver.broken());
+}
+
+// Wherever it stands, and however the bytes around it are divided.
+TEST(Stream, ADoorbellIsTakenOutOfAnyPart) {
+  for (std::size_t at = 0; at < 9; ++at)
+    for (std::size_t first = 0; first <= 9; ++first) {
+      Stream stream;
+      stream.ring.control->doorbell.store(at + 1);
+      std::string text = "abcdefgh";
+      text.insert(at, 1, '!');
+      const iovec parts[2] = {{.iov_base = text.data(), .iov_len = first},
+                              {.iov_base = text.data() + first, .iov_len = 9 - first}};
+      ASSERT_EQ(without_doorbell(stream.receiver, stream.ring, parts, 2, 9), 8U);
+      EXPECT_EQ(text.substr(0, 8), "abcdefgh") << at << " of " << first;
+    }
+}
+
 }  // namespace
 }  // namespace farcall::preload

@@ -58,6 +58,24 @@ int as_one_with_another_library() {
   return asked_of_other();
 }
 
+// How many ends share memory of as many pairs as there is one for, and of what comes after them.
+int as_one_with_too_many() {
+  Pair first(false);
+  first.talk(20);
+  const int ends = stream_mappings();
+  const Pair second(false);
+  second.talk(20);
+  const int no_more = stream_mappings() - ends;
+  const int before = stream_mappings();
+  first.client.reset();
+  first.server.reset();
+  const int left = before - stream_mappings();
+  const Pair third(false);
+  third.talk(20);
+  const int again = stream_mappings() - before + left;
+  return 100 * ends + 10 * no_more + again;
+}
+
 // Standard error becomes a file of the program, into which nobody else may write.
 int as_one_whose_number_two_is_a_file() {
   const int file = ::memfd_create("data", 0);
@@ -73,6 +91,7 @@ int as_one_whose_number_two_is_a_file() {
 [[gnu::constructor(65535)]] void play_one_with_settings() {
   play_role("mappings", as_counter_of_mappings);
   play_role("other", as_one_with_another_library);
+  play_role("too many", as_one_with_too_many);
   play_role("two", as_one_whose_number_two_is_a_file);
 }
 
@@ -92,6 +111,11 @@ TEST(Calls, ABadSwitchIsOneWarningAndTheDefault) {
   EXPECT_EQ(ended.said, preloaded() ? "farcall: FARCALL_TCP=\"perhaps\" is not yes or no, true or "
                                       "false, on or off, 1 or 0; the default is used\n"
                                     : "");
+}
+
+TEST(Calls, NoMoreConnectionsShareMemoryThanTheSettingsAllow) {
+  EXPECT_EQ(execute_as("too many", {"FARCALL_MAX_SOCKETS=2"}).status, preloaded() ? 202 : 0);
+  EXPECT_EQ(execute_as("too many", {"FARCALL_MAX_SOCKETS=1"}).status, preloaded() ? 101 : 0);
 }
 
 TEST(Calls, NothingIsSaidIntoAFileOfTheProgram) {

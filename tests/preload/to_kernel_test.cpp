@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "farcall/memory.hpp"
+#include "preload/real.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
@@ -70,6 +71,93 @@ TEST_P(ToKernel, GoesWhatIsSentFromThenOn) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, ToKernel, ::testing::ValuesIn(kWays),
                          [](const auto& tested) { return tested.param.name; });
+
+// --- what the library has not seen
+
+// Options that were there before the connection was, or were set past the library.
+struct Unseen {
+  const char* name;
+  int level, option, value;
+};
+
+constexpr Unseen kUnseen[] = {
+    {"peeking_on", SOL_SOCKET, SO_PEEK_OFF, 0}, {"low_water_mark", SOL_SOCKET, SO_RCVLOWAT, 2},
+    {"time", SOL_SOCKET, SO_TIMESTAMP, 1},      {"credentials", SOL_SOCKET, SO_PASSCRED, 1},
+    {"no_copies", SOL_SOCKET, SO_ZEROCOPY, 1},  {"what_is_left", IPPROTO_TCP, TCP_INQ, 1},
+};
+
+// The accepting end may have made memory; the other does not take it.
+void expect_to_stay_with_the_kernel(const Pair& pair, int before) {
+  pair.talk(40);
+  EXPECT_LT(stream_mappings(), before + 2);
+  pair.put("by the kernel");
+  EXPECT_TRUE(readable_for_kernel(pair.server.get()));
+  EXPECT_EQ(receive(pair.server.get()), "by the kernel");
+}
+
+// Whether this kind of socket has the option, and makes something of it.
+bool has(int fd, const Unseen& one) {
+  if (one.level == IPPROTO_TCP || one.option == SO_ZEROCOPY) return !over_unix();
+  if (one.option == SO_PASSCRED) return over_unix();
+  if (one.option == SO_TIMESTAMP) return !over_unix() || over_packets();
+  int value = 0;
+  socklen_t size = sizeof value;
+  return ::getsockopt(fd, one.level, one.option, &value, &size) == 0;
+}
+
+TEST(ToKernelUnseen, OptionsKeepAConnectionThere) {
+  for (const Unseen& one : kUnseen) {
+    SCOPED_TRACE(one.name);
+    const int before = stream_mappings();
+    const Pair pair(false);
+    const int fd = pair.server.get();
+    if (!has(fd, one)) continue;
+    ASSERT_EQ(kernel(SYS_setsockopt, fd, one.level, one.option, &one.value, sizeof one.value), 0);
+    expect_to_stay_with_the_kernel(pair, before);
+  }
+}
+
+TEST(ToKernelUnseen, SignalsForWhatComesKeepAConnectionThere) {
+  const int before = stream_mappings();
+  const Pair pair(false);
+  const int fd = pair.server.get();
+  ASSERT_EQ(kernel(SYS_fcntl, fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_ASYNC), 0);
+  expect_to_stay_with_the_kernel(pair, before);
+}
+
+TEST(ToKernelUnseen, AFilterKeepsPacketsThere) {
+  if (!over_packets()) return;  // bytes pass it, or cannot have one
+  const int before = stream_mappings();
+  const Pair pair(false);
+  sock_filter all{.code = BPF_RET | BPF_K, .jt = 0, .jf = 0, .k = 0xffff};
+  const sock_fprog program{.len = 1, .filter = &all};
+  ASSERT_EQ(kernel(SYS_setsockopt, pair.server.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program,
+                   sizeof program),
+            0);
+  expect_to_stay_with_the_kernel(pair, before);
+}
+
+// Where an end has sent or received past the library nobody knows which bytes are in the kernel.
+TEST(ToKernelUnseen, BytesKeepAConnectionThere) {
+  for (const bool is_sent : {true, false})
+    for (const bool by_client : {true, false}) {
+      SCOPED_TRACE(std::string(is_sent ? "sent" : "received") +
+                   (by_client ? " by the client" : ""));
+      const int before = stream_mappings();
+      const Pair pair(false);
+      const int here = by_client ? pair.client.get() : pair.server.get();
+      const int there = by_client ? pair.server.get() : pair.client.get();
+      char byte = 'x';
+      if (is_sent) {
+        ASSERT_EQ(kernel(SYS_sendto, here, &byte, 1, 0, nullptr, 0), 1);
+        EXPECT_EQ(receive(there), "x");
+      } else {
+        EXPECT_EQ(send(there, "x"), "1");
+        ASSERT_EQ(kernel(SYS_recvfrom, here, &byte, 1, 0, nullptr, nullptr), 1);
+      }
+      expect_to_stay_with_the_kernel(pair, before);
+    }
+}
 
 }  // namespace
 }  // namespace farcall::preload

@@ -381,6 +381,9 @@ TEST(UnixStream, ToCloseWithAllReadIsAnEnd) {
 }
 
 TEST(UnixStream, WhoDoesNotReadAnyMoreIsNotSentTo) {
+  const UsedPair both;
+  ASSERT_EQ(::shutdown(both.server.get(), SHUT_RDWR), 0);
+  EXPECT_EQ(send(both.client.get(), "x"), "(EPIPE)");
   const Pair pair;
   ASSERT_EQ(::shutdown(pair.server.get(), SHUT_RD), 0);
   EXPECT_EQ(send(pair.client.get(), "x"), "(EPIPE)");

@@ -59,17 +59,24 @@ std::string meeting_name_of(int client) {
   return {};
 }
 
-void leave_memory(const std::string& name, int connector, int acceptor, std::uint64_t bytes) {
-  constexpr std::size_t kRing = 65'536;
+// What a visitor leaves.
+struct Left {
+  std::size_t ring = 65'536;  // a power of two
+  bool is_sealed = true;
+};
+
+void leave_memory(const std::string& name, int connector, int acceptor, std::uint64_t bytes,
+                  const Left& left) {
   constexpr std::size_t kDirection = 2048;
-  constexpr std::size_t kSize = 2 * (kDirection + kRing);
+  const std::size_t size = 2 * (kDirection + left.ring);
   const UniqueFd memory(::memfd_create("visitor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(::ftruncate(memory.get(), kSize), 0);
+  ASSERT_EQ(::ftruncate(memory.get(), static_cast<off_t>(size)), 0);
   for (const std::size_t direction : {std::size_t{0}, kDirection})
     for (const std::size_t word : {144U, 264U})  // bytes taken, bytes sent
       ASSERT_EQ(::pwrite(memory.get(), &bytes, sizeof bytes, static_cast<off_t>(direction + word)),
                 8);
-  ASSERT_EQ(::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  const int seals = left.is_sealed ? F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL : F_SEAL_GROW;
+  ASSERT_EQ(::fcntl(memory.get(), F_ADD_SEALS, seals), 0);
   const UniqueFd visitor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -78,14 +85,15 @@ void leave_memory(const std::string& name, int connector, int acceptor, std::uin
                       static_cast<socklen_t>(sizeof(sa_family_t) + 1 + name.size())),
             0)
       << std::strerror(errno);
-  std::uint64_t hello[] = {0x33504354'4C4C4143, cookie_of(acceptor), cookie_of(connector), kRing};
+  std::uint64_t hello[] = {0x33504354'4C4C4143, cookie_of(acceptor), cookie_of(connector),
+                           left.ring};
   const std::string said(reinterpret_cast<const char*>(hello), sizeof hello);
   ASSERT_EQ(send_with(visitor.get(), said, {memory.get()}), std::ssize(said));
 }
 
 // How much memory a connection takes whose other end has no library, when somebody of that user
 // comes.
-int as_one_with_a_visitor(uid_t user) {
+int as_one_with_a_visitor(uid_t user, const Left& left = {}) {
   Address address;
   const UniqueFd listener = listen_on_loopback(address);
   const UniqueFd client = connect_to(address);
@@ -107,7 +115,7 @@ int as_one_with_a_visitor(uid_t user) {
   const pid_t visitor = ::fork();
   if (visitor == 0) {
     if (::setresuid(user, user, user) != 0) ::_exit(1);
-    leave_memory(name, client.get(), server.get(), 4 * kRounds);
+    leave_memory(name, client.get(), server.get(), 4 * kRounds, left);
     ::_exit(::testing::Test::HasFailure() ? 1 : 0);
   }
   if (exit_status(visitor) != 0) return 101;
@@ -119,6 +127,12 @@ int as_one_with_a_visitor(uid_t user) {
 [[gnu::constructor(65535)]] void play_one_visited() {
   play_role("visited by its user", [] { return as_one_with_a_visitor(::geteuid()); });
   play_role("visited by a stranger", [] { return as_one_with_a_visitor(4711); });
+  play_role("left what may shrink",
+            [] { return as_one_with_a_visitor(::geteuid(), {.is_sealed = false}); });
+  play_role("left a ring of an odd size",
+            [] { return as_one_with_a_visitor(::geteuid(), {.ring = 65'536 + 4096}); });
+  play_role("left a ring that is too large",
+            [] { return as_one_with_a_visitor(::geteuid(), {.ring = std::size_t{1} << 26}); });
 }
 
 TEST(Calls, MemoryIsTakenOnlyFromTheUserWhoHoldsTheOtherEnd) {
@@ -128,6 +142,16 @@ TEST(Calls, MemoryIsTakenOnlyFromTheUserWhoHoldsTheOtherEnd) {
   EXPECT_EQ(execute_as("visited by its user", {anybody}).status, 1);
   const Ended stranger = execute_as("visited by a stranger", {anybody});
   EXPECT_EQ(stranger.status, 0) << stranger.said;
+}
+
+// What could be taken away again would end who looks there, and a ring is masked.
+TEST(Calls, MemoryThatCannotBeTrustedIsNotTaken) {
+  if (!preloaded()) GTEST_SKIP() << "without the library nothing is taken from anybody";
+  for (const char* const role :
+       {"left what may shrink", "left a ring of an odd size", "left a ring that is too large"}) {
+    const Ended ended = execute_as(role, {});
+    EXPECT_EQ(ended.status, 0) << role << ": " << ended.said;
+  }
 }
 
 }  // namespace

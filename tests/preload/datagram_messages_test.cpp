@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is told of datagrams beside their bytes, whatever carries them. These tests run as those of
+// contract_test.cpp do.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "datagrams.hpp"
+#include "several.hpp"
+
+namespace farcall::preload {
+namespace {
+
+TEST(DatagramMessages, EndWithTheirTimeLimit) {
+  const Awake two;
+  two.near.send("a");
+  two.near.send("b");
+  Several both(2, 1);
+  timespec none{};
+  EXPECT_EQ(both.receive(two.far.fd.get(), 0, &none), 1);
+  EXPECT_EQ(both.text(0), "a");
+  EXPECT_EQ(two.far.receive(), "b");
+}
+
+TEST(DatagramMessages, TellWhatIsLeftOfTheirTimeLimit) {
+  const Awake two;
+  two.near.send("a");
+  expect_the_limit_to_be_told(two.far.fd.get());
+}
+
+TEST(DatagramMessages, AreNotWaitedForWhereOneIsEnough) {
+  const Awake two;
+  two.near.send("a");
+  Several both(2, 1);
+  EXPECT_EQ(both.receive(two.far.fd.get(), MSG_WAITFORONE), 1);
+  EXPECT_EQ(both.text(0), "a");
+}
+
+TEST(DatagramMessages, AreSentAsManyAsTheKernelTakes) {
+  const Awake two;
+  Several many(1100, 0);
+  EXPECT_EQ(many.send(two.near.fd.get()), 1024);
+}
+
+TEST(DatagramMessages, OfTooManyPartsAreRefused) {
+  const Awake two;
+  two.near.send("there");
+  std::vector<char> bytes(1025);
+  std::vector<iovec> parts;
+  for (char& byte : bytes) parts.push_back({.iov_base = &byte, .iov_len = 1});
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = 1025;
+  EXPECT_EQ(::recvmsg(two.far.fd.get(), &message, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EMSGSIZE);
+  EXPECT_EQ(::sendmsg(two.near.fd.get(), &message, 0), -1);
+  EXPECT_EQ(errno, EMSGSIZE);
+  Several one(1, 0);
+  one.head(0) = message;
+  EXPECT_EQ(one.receive(two.far.fd.get(), MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EMSGSIZE);
+  message.msg_iovlen = 1024;
+  EXPECT_EQ(::recvmsg(two.far.fd.get(), &message, MSG_DONTWAIT), 5);
+  EXPECT_EQ(::sendmsg(two.near.fd.get(), &message, 0), 1024);
+  EXPECT_EQ(two.far.receive(), std::string(bytes.data(), 1024));
+}
+
+// One that just fits is whole, one that is longer is not; nothing comes with either.
+TEST(DatagramMessages, AreToldToBeCutWhereTheyAre) {
+  const Awake two;
+  for (const std::size_t length : {3UL, 4UL, 5UL}) {
+    two.near.send(std::string(length, 'x'));
+    Several one(1, 4);
+    char control[64] = {};
+    one.head(0).msg_control = control;
+    one.head(0).msg_controllen = sizeof control;
+    ASSERT_EQ(::recvmsg(two.far.fd.get(), &one.head(0), 0),
+              static_cast<ssize_t>(std::min(length, 4UL)));
+    EXPECT_EQ(one.head(0).msg_flags, length > 4 ? MSG_TRUNC : 0) << length;
+    EXPECT_EQ(one.head(0).msg_controllen, 0U);
+  }
+}
+
+TEST(DatagramMessages, HaveASizeThatCanBeAskedFor) {
+  const Awake two;
+  for (const std::size_t size : {5UL, 17UL, 0UL}) {
+    two.near.send(std::string(size, 'x'));
+    two.near.send("behind it");
+    int told = -1;
+    ASSERT_EQ(::ioctl(two.far.fd.get(), FIONREAD, &told), 0);
+    EXPECT_EQ(told, static_cast<int>(size));
+    EXPECT_EQ(two.far.receive(), std::string(size, 'x'));
+    EXPECT_EQ(two.far.receive(), "behind it");
+  }
+}
+
+// What is said to the kernel with one the kernel has to carry.
+TEST(DatagramMessages, WithAWordForTheKernelGoByIt) {
+  const Awake two;
+  two.send_by_kernel("with a word");
+  EXPECT_TRUE(readable_for_kernel(two.far.fd.get()));
+  EXPECT_EQ(two.far.receive(), "with a word");
+}
+
+TEST(DatagramMessages, AreNotTakenByWhoAsksForErrors) {
+  const Awake two;
+  two.near.send("there");
+  EXPECT_EQ(two.far.receive(MSG_ERRQUEUE | MSG_DONTWAIT), "(EAGAIN)");
+  EXPECT_EQ(two.far.receive(), "there");
+}
+
+TEST(DatagramMessages, AreTheOnesThatWereLookedAt) {
+  const Socket far;
+  const Socket senders[2];
+  for (const Socket& one : senders) one.connect_to(far);
+  for (int i = 0; i < 80; ++i) {
+    senders[i % 2].send("x");
+    EXPECT_EQ(poll_once(far.fd.get(), 1000), POLLIN);
+    EXPECT_EQ(far.receive(), "x");
+  }
+  for (int i = 0; i < 10; ++i) {
+    senders[0].send("of the first");
+    senders[1].send("of the second");
+    for (int k = 0; k < 2; ++k) {
+      const std::string seen = far.receive(MSG_PEEK);
+      EXPECT_EQ(far.receive(MSG_PEEK), seen);
+      EXPECT_EQ(far.receive(), seen);
+    }
+  }
+}
+
+TEST(DatagramMessages, TellHowFarTheyMayGoWhereThatIsAskedFor) {
+  const Awake two;
+  const int on = 1;
+  ASSERT_EQ(::setsockopt(two.far.fd.get(), IPPROTO_IP, IP_RECVTTL, &on, sizeof on), 0);
+  two.near.send("x");
+  Several one(1, 4);
+  alignas(cmsghdr) char control[64] = {};
+  one.head(0).msg_control = control;
+  one.head(0).msg_controllen = sizeof control;
+  ASSERT_EQ(::recvmsg(two.far.fd.get(), &one.head(0), 0), 1);
+  const cmsghdr* const head = CMSG_FIRSTHDR(&one.head(0));
+  ASSERT_NE(head, nullptr);
+  EXPECT_EQ(head->cmsg_level, IPPROTO_IP);
+  EXPECT_EQ(head->cmsg_type, IP_TTL);
+}
+
+TEST(DatagramMessages, RaiseASignalWhereThatIsAskedFor) {
+  const Awake two;
+  int on = 1;
+  ASSERT_EQ(::ioctl(two.far.fd.get(), FIOASYNC, &on), 0);
+  two.near.send("by the kernel");
+  EXPECT_TRUE(readable_for_kernel(two.far.fd.get()));
+  EXPECT_EQ(two.far.receive(), "by the kernel");
+}
+
+// A socket may begin and end to wait at any time.
+TEST(DatagramMessages, AreWaitedForAsItWasSaidLast) {
+  const Awake two;
+  const int fd = two.far.fd.get();
+  const timeval for_ever{};
+  ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &for_ever, sizeof for_ever), 0);
+  const int flags = ::fcntl(fd, F_GETFL);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(::fcntl(fd, F_SETFL, flags | O_NONBLOCK), 0);
+    EXPECT_EQ(two.far.receive(), "(EAGAIN)");
+    ASSERT_EQ(::fcntl(fd, F_SETFL, flags), 0);
+    std::thread later = in_a_moment(two.near, "x");
+    EXPECT_EQ(two.far.receive(), "x");
+    later.join();
+    int on = 1;
+    ASSERT_EQ(::ioctl(fd, FIONBIO, &on), 0);
+    EXPECT_EQ(two.far.receive(), "(EAGAIN)");
+    on = 0;
+    ASSERT_EQ(::ioctl(fd, FIONBIO, &on), 0);
+    later = in_a_moment(two.near, "x");
+    EXPECT_EQ(two.far.receive(), "x");
+    later.join();
+  }
+}
+
+}  // namespace
+}  // namespace farcall::preload

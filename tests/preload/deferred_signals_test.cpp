@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Signals that come while their thread holds a lock of the library wait until it is free, and are
+// then as they would have been.
+#include "preload/deferred_signals.hpp"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "interpose/signals.hpp"
+#include "preload/real.hpp"
+
+namespace farcall::preload {
+namespace {
+
+std::vector<int> came;     // the numbers of the signals, or what came with them
+std::uint64_t mask_there;  // what was blocked in the last handler
+
+std::uint64_t blocked() {
+  std::uint64_t mask = 0;
+  kernel(SYS_rt_sigprocmask, SIG_BLOCK, nullptr, &mask, kKernelMaskSize);
+  return mask;
+}
+
+constexpr std::uint64_t bit(int number) { return std::uint64_t{1} << (number - 1); }
+
+// As the wrappers of interpose/signals.cpp, which go before a program's handlers.
+void plain(int number) {
+  if (!interpose::before_handler(number)) return;
+  came.push_back(number);
+  mask_there = blocked();
+}
+void informed(int number, siginfo_t* info, void* context) {
+  if (!interpose::before_handler(number, info, context)) return;
+  came.push_back(info->si_value.sival_int);
+  mask_there = blocked();
+}
+
+class DeferredSignals : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "ThreadSanitizer keeps signals back itself";
+#endif
+    came.clear();
+    came.reserve(16);
+  }
+  void TearDown() override {
+    for (const int number : {SIGUSR1, SIGUSR2, SIGRTMIN + 1}) ::signal(number, SIG_DFL);
+  }
+  static void handle(int number, bool all, std::uint64_t blocks = 0) {
+    // Without the C library, of which sanitizers have one of their own.
+    struct sigaction action {};
+    if (all)
+      action.sa_sigaction = informed;
+    else
+      action.sa_handler = plain;
+    action.sa_flags = all ? SA_SIGINFO : 0;
+    std::memcpy(&action.sa_mask, &blocks, sizeof blocks);
+    ASSERT_EQ(::sigaction(number, &action, nullptr), 0);
+  }
+  static void raise(int number) {
+    ASSERT_EQ(kernel(SYS_tgkill, kernel(SYS_getpid), kernel(SYS_gettid), number), 0);
+  }
+  // As sigqueue(), to this thread.
+  static void queue(int number, int value) {
+    siginfo_t info{};
+    info.si_signo = number;
+    info.si_code = SI_QUEUE;
+    info.si_value.sival_int = value;
+    ASSERT_EQ(kernel(SYS_rt_tgsigqueueinfo, kernel(SYS_getpid), kernel(SYS_gettid), number, &info),
+              0);
+  }
+};
+
+TEST_F(DeferredSignals, RunAtOnceWhereNoLockIsHeld) {
+  handle(SIGUSR1, false);
+  raise(SIGUSR1);
+  EXPECT_EQ(came, std::vector{SIGUSR1});
+}
+
+TEST_F(DeferredSignals, WaitForTheLastOfTheLocks) {
+  handle(SIGUSR1, false);
+  enter_section();
+  enter_section();
+  raise(SIGUSR1);
+  leave_section();
+  EXPECT_TRUE(came.empty());
+  leave_section();
+  EXPECT_EQ(came, std::vector{SIGUSR1});
+  raise(SIGUSR1);
+  EXPECT_EQ(came.size(), 2U);
+}
+
+TEST_F(DeferredSignals, OfSeveralNumbersAllCome) {
+  handle(SIGUSR1, false);
+  handle(SIGUSR2, false);
+  enter_section();
+  raise(SIGUSR2);
+  raise(SIGUSR1);
+  leave_section();
+  ASSERT_EQ(came.size(), 2U);
+  EXPECT_EQ(came[0] + came[1], SIGUSR1 + SIGUSR2);
+}
+
+TEST_F(DeferredSignals, CountAsTheKernelCountsThem) {
+  const int queued = SIGRTMIN + 1;
+  handle(SIGUSR1, false);
+  handle(queued, false);
+  enter_section();
+  for (int i = 0; i < 3; ++i) raise(SIGUSR1);
+  for (int i = 0; i < 3; ++i) raise(queued);
+  leave_section();
+  EXPECT_EQ(came, (std::vector{SIGUSR1, queued, queued, queued}));
+}
+
+TEST_F(DeferredSignals, KeepWhatCameWithThem) {
+  handle(SIGUSR1, true);
+  enter_section();
+  queue(SIGUSR1, 4711);
+  EXPECT_TRUE(came.empty());
+  leave_section();
+  EXPECT_EQ(came, std::vector{4711});
+}
+
+TEST_F(DeferredSignals, LeaveTheMaskAsItWas) {
+  const std::uint64_t before = blocked();
+  handle(SIGUSR1, true, bit(SIGUSR2));
+  enter_section();
+  queue(SIGUSR1, 1);
+  leave_section();
+  EXPECT_EQ(mask_there & (bit(SIGUSR1) | bit(SIGUSR2)), bit(SIGUSR1) | bit(SIGUSR2));
+  EXPECT_EQ(blocked(), before);
+}
+
+// One that is given all keeps the others away meanwhile: none of them is lost.
+TEST_F(DeferredSignals, ComeBehindOneThatIsGivenAll) {
+  handle(SIGUSR1, true);
+  handle(SIGUSR2, false);
+  enter_section();
+  queue(SIGUSR1, 1);
+  raise(SIGUSR2);
+  EXPECT_TRUE(came.empty());
+  leave_section();
+  ASSERT_EQ(came.size(), 2U);
+  EXPECT_EQ(came[0] + came[1], 1 + SIGUSR2);
+}
+
+// The kernel takes such a handler away when its signal comes, so it could not be raised again.
+TEST_F(DeferredSignals, OfAHandlerForOnceDoNotWait) {
+  EXPECT_TRUE(interpose::wraps_handlers(SA_RESTART | SA_SIGINFO));
+  EXPECT_FALSE(interpose::wraps_handlers(static_cast<int>(SA_RESETHAND)));
+}
+
+}  // namespace
+}  // namespace farcall::preload

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which number is whose: descriptors of the library among those of the program, and numbers that
+// become others. These tests run as those of contract_test.cpp do.
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/close_range.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "calls.hpp"
+#include "farcall/memory.hpp"
+#include "preload/real.hpp"
+#include "stream_pair.hpp"
+
+namespace farcall::preload {
+namespace {
+
+std::vector<int> open_numbers() {
+  std::vector<int> numbers;
+  DIR* const all = ::opendir("/proc/self/fd");
+  while (const dirent* const one = ::readdir(all))
+    if (*one->d_name != '.') numbers.push_back(std::atoi(one->d_name));
+  const int own = ::dirfd(all);
+  std::erase(numbers, own);
+  ::closedir(all);
+  std::ranges::sort(numbers);
+  return numbers;
+}
+
+// A connection that looks for its peer, for which the library has descriptors of its own.
+struct Looking : Pair {
+  Looking() : Pair(false), before(open_numbers()) {
+    mappings = stream_mappings();
+    talk(3);
+    std::ranges::set_difference(open_numbers(), before, std::back_inserter(own));
+    EXPECT_EQ(own.empty(), !preloaded());
+  }
+  void expect_to_be_accelerated() const {
+    talk(40);
+    EXPECT_EQ(stream_mappings() - mappings, preloaded() ? 2 : 0);
+  }
+  std::vector<int> before;
+  std::vector<int> own;  // of the library
+  int mappings;
+};
+
+TEST(Numbers, OfTheLibraryAreNotTheProgramsToClose) {
+  const Looking pair;
+  for (int fd = 500; fd < 1100; ++fd) {
+    if (std::ranges::binary_search(pair.before, fd)) continue;
+    EXPECT_EQ(::close(fd), -1) << fd;
+    EXPECT_EQ(errno, EBADF);
+  }
+  pair.expect_to_be_accelerated();
+}
+
+// What stands there from then on stays when the library needs its own no more.
+TEST(Numbers, OfTheLibraryAreTheProgramsOnceItPutsAFileThere) {
+  const Looking pair;
+  const UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
+  struct stat wanted {};
+  ASSERT_EQ(::fstat(file.get(), &wanted), 0);
+  for (const int fd : pair.own) ASSERT_EQ(::dup2(file.get(), fd), fd);
+  pair.talk(40);
+  for (const int fd : pair.own) {
+    struct stat status {};
+    EXPECT_EQ(::fstat(fd, &status), 0) << errno_name();
+    EXPECT_EQ(status.st_ino, wanted.st_ino);
+    EXPECT_EQ(::close(fd), 0) << errno_name();
+  }
+}
+
+TEST(Numbers, ThatAreMarkedForClosingStayOpen) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  ASSERT_EQ(::fcntl(fd, F_SETFD, 0), 0);
+  ASSERT_EQ(
+      ::close_range(static_cast<unsigned>(fd), static_cast<unsigned>(fd), CLOSE_RANGE_CLOEXEC), 0);
+  EXPECT_EQ(::fcntl(fd, F_GETFD), FD_CLOEXEC);
+  pair.talk(5);
+}
+
+// Whatever stands there next is the program's, also where the library has not seen it come.
+TEST(Numbers, OfARangeAreClosedUpToTheLast) {
+  UsedPair pair;
+  pair.put("unread");
+  const int fd = pair.client.release();
+  ASSERT_EQ(::close_range(static_cast<unsigned>(fd), static_cast<unsigned>(fd), 0), 0);
+  EXPECT_EQ(::fcntl(fd, F_GETFD), -1);
+  const int file = ::memfd_create("file", MFD_CLOEXEC);
+  if (file != fd) {
+    ASSERT_EQ(kernel(SYS_dup3, file, fd, O_CLOEXEC), fd);
+    ::close(file);
+  }
+  const UniqueFd same(fd);
+  EXPECT_EQ(::write(fd, "x", 1), 1) << errno_name();
+  EXPECT_EQ(::lseek(fd, 0, SEEK_END), 1);
+  EXPECT_EQ(receive(pair.server.get()), "unread");
+  EXPECT_EQ(receive(pair.server.get()), "(end)");
+}
+
+TEST(Numbers, ThatAreNoneCannotBeDuplicatedOntoThemselves) {
+  const Pair pair;
+  const int fd = pair.client.get();
+  EXPECT_EQ(::dup2(fd, fd), fd);
+  UniqueFd copy(::dup(fd));
+  const int number = copy.get();
+  copy.reset();
+  EXPECT_EQ(::dup2(number, number), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(::dup3(fd, fd, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+// Closed past the library, as the C library's own streams are.
+TEST(Numbers, OfASetThatIsClosedUnseenAreThoseOfAnother) {
+  const Pair pair;
+  const int number = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = 7}};
+  ASSERT_EQ(::epoll_ctl(number, EPOLL_CTL_ADD, pair.server.get(), &event), 0);
+  for (int i = 0; i < 40; ++i) {
+    pair.put("x");
+    EXPECT_EQ(::epoll_wait(number, &event, 1, 10'000), 1);
+    EXPECT_EQ(receive(pair.server.get()), "x");
+  }
+  pair.put("x");
+  ASSERT_EQ(kernel(SYS_close, number), 0);
+  const UniqueFd other(::epoll_create1(EPOLL_CLOEXEC));
+  ASSERT_EQ(other.get(), number);
+  EXPECT_EQ(::epoll_wait(other.get(), &event, 1, 0), 0) << "it was in another set";
+  EXPECT_EQ(receive(pair.server.get()), "x");
+}
+
+TEST(TcpNumbers, AreAnotherConnectionsAfterADisconnect) {
+  const UsedPair pair;
+  const int fd = pair.client.get();
+  const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
+  ASSERT_EQ(::connect(fd, &nobody, sizeof nobody), 0) << errno_name();
+  EXPECT_EQ(receive(pair.server.get()), "(ECONNRESET)");
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  ASSERT_EQ(::connect(fd, address.get(), address.size), 0) << errno_name();
+  const UniqueFd server = accept_from(listener);
+  const int before = stream_mappings();
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_EQ(send(fd, "ping"), "4");
+    EXPECT_EQ(receive(server.get()), "ping");
+    EXPECT_EQ(send(server.get(), "pong"), "4");
+    EXPECT_EQ(receive(fd), "pong");
+  }
+  EXPECT_EQ(stream_mappings() - before, preloaded() ? 2 : 0);
+}
+
+}  // namespace
+}  // namespace farcall::preload
