@@ -213,9 +213,9 @@ class ServerSession final : public SessionBase {
   // nothing.
   void tell_taken() noexcept { control().taken.store(last_taken(), std::memory_order_relaxed); }
   // After that: whether the request is there still. A client that takes it back says so before it
-  // looks whether it has been taken; between the two steps of each are asymmetric fences.
+  // looks whether it has been taken, and passes asymmetric_fence_to_others() between.
   [[nodiscard]] bool stays() noexcept {
-    asymmetric_fence_light();
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     const Turn now = Turn::unpack(slot().turn.load(std::memory_order_relaxed));
     return now.kind == Kind::request || detain(now);
   }
