@@ -200,4 +200,5 @@ void farcall_answer_free(farcall_answer* answer) {
   if (answer == nullptr || answer->memory == nullptr) return;
   ::munmap(answer->memory, answer->memory_size);
   answer->memory = answer->bytes = nullptr;
+  answer->room = 0;  // it was of other memory
 }

@@ -180,6 +180,9 @@ inline void asymmetric_fence_light() noexcept {
     full_fence();
 }
 void asymmetric_fence_heavy() noexcept;
+// The heavy one for another process, of which the kernel knows nothing: it takes so long that no
+// processor keeps a store to itself any more. There the light one is one of the compiler alone.
+void asymmetric_fence_to_others() noexcept;
 
 // A clock that costs little and touches no memory; 1 to 5 ticks are a nanosecond.
 inline std::uint64_t ticks() noexcept {

@@ -129,7 +129,7 @@ Outcome AsyncCall::State::take(CallResults& results, Deadline deadline, SignalCo
       if (outcome != Outcome::ok) return outcome;
     }
     if (!session_) return Outcome::peer_gone;
-    outcome = session_->finish({}, results, deadline, since);
+    outcome = session_->await_reply(results, deadline, since);
   } catch (const SystemError& error) {
     end_opening();
     dispatched_ = session_ && session_->dispatched();

@@ -209,22 +209,58 @@ Outcome ClientSession::wait_until_taken(Deadline deadline, SignalCount since) {
 
 [[gnu::hot]] Outcome ClientSession::finish(const CallArguments& arguments, CallResults& results,
                                            Deadline deadline, SignalCount since) {
+  for (;;) {
+    const Outcome outcome = await_reply(results, deadline, since);
+    if (outcome != Outcome::interrupted && outcome != Outcome::timed_out &&
+        outcome != Outcome::would_block)
+      return outcome;
+    const SignalCount told = SignalCount::now();
+    if (!stays(arguments, outcome, deadline)) return outcome;
+    since = told;
+  }
+}
+
+[[gnu::hot]] Outcome ClientSession::await_reply(CallResults& results, Deadline deadline,
+                                                SignalCount since) {
   Turn turn{};
   for (;;) {
     Outcome outcome = wait_for_reply(turn, deadline, since);
-    if ((outcome == Outcome::interrupted || outcome == Outcome::timed_out) &&
-        arguments.retry_policy != nullptr &&
-        (dispatched() || arguments.retry_policy->before_dispatch())) {
-      const SignalCount told = SignalCount::now();
-      if (arguments.retry_policy->stay(outcome, deadline)) {
-        since = told;
-        continue;
-      }
-    }
     if (outcome != Outcome::ok) return fail(outcome);
     outcome = take_reply(turn, results);
     if (outcome != Outcome::would_block) return outcome;
   }
+}
+
+// Whether the wait goes on that has ended in that way. Of what has no time at all only a request
+// that is taken is asked for.
+bool ClientSession::stays(const CallArguments& arguments, Outcome outcome, Deadline& deadline) {
+  RetryPolicy* const policy = arguments.retry_policy;
+  const bool asked = policy != nullptr && policy->before_dispatch();
+  if (asked && outcome != Outcome::would_block && policy->stay(outcome, deadline)) return true;
+  if (take_back() || policy == nullptr || asked) return false;
+  return policy->stay(outcome == Outcome::would_block ? Outcome::timed_out : outcome, deadline);
+}
+
+// Takes the request back, so that who makes the call once more does not have it served twice.
+// False: the server has taken it. relaxed: the server reads nothing but what is there; of its
+// exchange and the last one only one succeeds.
+bool ClientSession::take_back() noexcept {
+  if (dispatched()) return false;
+  kept_ = number_;
+  std::uint64_t word = slot().turn.load(std::memory_order_relaxed);
+  const Turn request = Turn::unpack(word);
+  if (request.kind != Kind::request) return false;
+  Turn next = request;
+  next.kind = Kind::leaving;
+  if (!slot().turn.compare_exchange_strong(word, next.pack(), std::memory_order_relaxed))
+    return false;
+  asymmetric_fence_to_others();
+  word = next.pack();
+  const bool late = control().taken.load(std::memory_order_relaxed) == number_;
+  next = late ? request : Turn{.number = number_};
+  taken_back_ =
+      slot().turn.compare_exchange_strong(word, next.pack(), std::memory_order_relaxed) && !late;
+  return taken_back_;
 }
 
 [[gnu::hot]] Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline,

@@ -92,6 +92,8 @@ class ClientSession final : public SessionBase {
   inline bool call_at_once(const CallArguments& arguments, CallResults& results) noexcept;
   Outcome finish(const CallArguments& arguments, CallResults& results, Deadline deadline,
                  SignalCount since);
+  // The same for who goes on with the call when a signal or the deadline has ended the wait.
+  Outcome await_reply(CallResults& results, Deadline deadline, SignalCount since);
   // The first part for who does not wait: not where a request is outstanding. finish() follows.
   // Throws SystemError: ETIMEDOUT where the socket is full.
   void begin(const CallArguments& arguments, Deadline room) {
@@ -106,7 +108,8 @@ class ClientSession final : public SessionBase {
   }
   void finish_poll() noexcept { waiter_.finish_poll(control().client); }
   [[nodiscard]] bool dispatched() const noexcept {
-    return control().taken.load(std::memory_order_relaxed) == number_;
+    return !taken_back_ &&
+           (kept_ == number_ || control().taken.load(std::memory_order_relaxed) == number_);
   }
   // Whether the thread may be cancelled while it waits for a reply; else that is switched off.
   void set_cancellable(bool on) noexcept {
@@ -142,6 +145,8 @@ class ClientSession final : public SessionBase {
     turn = Turn::unpack(look());
     return turn.number == number_ && turn.kind == Kind::reply;
   }
+  bool stays(const CallArguments& arguments, Outcome outcome, Deadline& deadline);
+  bool take_back() noexcept;
   Outcome wait_for_reply(Turn& turn, Deadline deadline, SignalCount since);
   Outcome wait_until_taken(Deadline deadline, SignalCount since);
   inline bool take_short_reply(Turn turn, CallResults& results) noexcept;
@@ -160,6 +165,8 @@ class ClientSession final : public SessionBase {
   std::uint64_t epoch_ = credentials_epoch();
   std::uint32_t number_ = 0;
   bool cancellable_ = false;
+  std::uint32_t kept_ = 0;    // the last request that could not be taken back
+  bool taken_back_ = false;   // the last request, and the server has not taken it
   bool outstanding_ = false;  // a one-way request has been sent and perhaps not taken yet
 };
 

@@ -132,12 +132,22 @@ Outcome ServerSession::take(const Destination& to, Request& request) {
   if (!nothing_left()) return Outcome::broken;  // all that comes before a request is for it
   if (refusal != 0) return answer_refused(refusal, to, request);
   tell_taken();
+  if (request.wants_reply && !stays()) return Outcome::would_block;
   observe::note_received(received_, request.data.data(), request.data.size());
   if (!request.wants_reply) {
     answer(turn.number);
     exchanged();
   }
   return Outcome::ok;
+}
+
+// A client that finds this waits on. relaxed: of its exchange and this one only one succeeds.
+bool ServerSession::detain(Turn now) noexcept {
+  if (now.kind != Kind::leaving) return false;
+  std::uint64_t word = now.pack();
+  now.kind = Kind::request;
+  return slot().turn.compare_exchange_strong(word, now.pack(), std::memory_order_relaxed) ||
+         word == now.pack();
 }
 
 Outcome ServerSession::answer_refused(int error, const Destination& to, const Request& request) {
@@ -169,6 +179,10 @@ Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Reques
   }
   if (refusal != 0) return Outcome::ok;
   if ((turn.flags & kTransfer) == 0) {
+    if (size > to.limits.request_bytes) {
+      refusal = E2BIG;
+      return Outcome::ok;
+    }
     request.data = {to.inline_data, size};
     copy_memory(to.inline_data, slot().data, size);
     return Outcome::ok;
@@ -229,6 +243,7 @@ Outcome ServerSession::end_copying(bool read, const Destination& to, Request& re
   to.large = std::move(copied->into);
   if (!read) return answer_refused(EFAULT, to, request);
   tell_taken();
+  if (request.wants_reply && !stays()) return Outcome::would_block;
   observe::note_received(received_, request.data.data(), request.data.size());
   if (!request.wants_reply) {
     answer(number_.load(std::memory_order_relaxed));

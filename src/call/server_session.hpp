@@ -3,6 +3,7 @@
 // The server's half of a session: what the threads of a port take requests out of.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -57,6 +58,7 @@ class ServerSession final : public SessionBase {
         account(std::move(its_account)),
         identity_(std::move(sender)),
         own_user_(process::is_own(caller.uid)),
+        most_inline_(std::min(kInlineBytes, endpoint->limits().request_bytes)),
         charge_(std::move(held)) {}
   ~ServerSession();
 
@@ -94,12 +96,12 @@ class ServerSession final : public SessionBase {
   [[nodiscard]] std::uint32_t origin() const noexcept {
     return static_cast<std::uint32_t>(slot().extra) >> 8;
   }
-  // Takes the request that is ready, if it is no more than the slot holds; `into` has
+  // Takes the request that is ready, if it is no more than the slot and the limits hold; `into` has
   // kInlineBytes. False: it is, or makes no sense, and take() is to follow.
   bool take_short(std::byte* into, Request& request) noexcept {
     const Turn turn = this->turn();
     const bool unusual = copying_now_.load(std::memory_order_relaxed);
-    if (turn.size > kInlineBytes || ((turn.flags & ~kAfterOthers) | int{unusual}) != 0 ||
+    if (turn.size > most_inline_ || ((turn.flags & ~kAfterOthers) | int{unusual}) != 0 ||
         turn.kind == Kind::done)
       return false;
     if (turn.kind != Kind::request && !claim_one_way(turn)) return false;
@@ -107,6 +109,8 @@ class ServerSession final : public SessionBase {
     tell_taken();
     request.data = {into, turn.size};
     copy_bytes(into, slot().data, turn.size);
+    if (request.wants_reply && !stays()) [[unlikely]]
+      return false;
     observe::note_received(received_, into, turn.size);
     if (!request.wants_reply) answer(turn.number);
     return true;
@@ -208,6 +212,14 @@ class ServerSession final : public SessionBase {
   // its port closes, nobody has seen it. relaxed: tells a client whose call failed; it orders
   // nothing.
   void tell_taken() noexcept { control().taken.store(last_taken(), std::memory_order_relaxed); }
+  // After that: whether the request is there still. A client that takes it back says so before it
+  // looks whether it has been taken, and passes asymmetric_fence_to_others() between.
+  [[nodiscard]] bool stays() noexcept {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    const Turn now = Turn::unpack(slot().turn.load(std::memory_order_relaxed));
+    return now.kind == Kind::request || detain(now);
+  }
+  [[nodiscard]] bool detain(Turn now) noexcept;
   // A client may take back what nobody has taken yet; of its exchange and this one only one
   // succeeds. False: it has, or there is none.
   [[nodiscard]] bool claim_one_way(Turn turn) noexcept {
@@ -262,6 +274,7 @@ class ServerSession final : public SessionBase {
   CallerIdentity identity_;
   bool introduced_ = false;
   const bool own_user_;               // when the session began
+  const std::size_t most_inline_;     // bytes of a request that the slot holds
   Charge charge_;                     // the session's own descriptors
   std::vector<Charge> kept_;          // those of descriptors that wait for their request
   std::unique_ptr<Copying> copying_;  // its owner's

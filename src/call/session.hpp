@@ -26,6 +26,8 @@
 //     request  ------------------>   takes it            one_way: answered as soon as taken
 //              <------------------ reply
 //     none     ------------------>   an exchange for what is one_way still: it is taken back
+//     leaving  ------------------>   the same for a request, in two steps: then `none`, unless the
+//                                    server has said meanwhile that it has taken it
 //   and, where descriptors are in the reply, which the server must know to have been taken:
 //     done     ------------------>            its bytes: 0, or the errno of what went wrong, after
 //              <------------------ reply      which the client waits for another reply
@@ -57,6 +59,7 @@ enum class Kind : std::uint8_t {
   reply = 3,
   taking = 4,  // was one_way, and the server has begun to take it
   done = 5,
+  leaving = 6,  // was a request, and the client is about to take it back
 };
 inline constexpr std::uint8_t kDescriptors = 1;    // packets of descriptors belong to it
 inline constexpr std::uint8_t kTransfer = 2;       // the data is in the transfer memory

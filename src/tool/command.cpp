@@ -114,7 +114,11 @@ Option Option::between(int least, int most) const {
 }
 
 Option Option::not_negative() const {
-  option_->check(CLI::NonNegativeNumber);
+  option_->check([](const std::string& text) {
+    double number = 0;
+    const bool known = CLI::detail::lexical_cast(text, number);
+    return known && number >= 0 ? std::string() : "'" + text + "' is no number from 0 on";
+  });
   return *this;
 }
 

@@ -111,6 +111,17 @@ void asymmetric_fence_heavy() noexcept {
   ::syscall(SYS_nanosleep, &long_enough, nullptr);
 }
 
+// What a processor keeps to itself are some dozens of stores, each of which takes a microsecond at
+// most to be seen. A signal must not make that shorter.
+void asymmetric_fence_to_others() noexcept {
+  full_fence();
+  const timespec until = Deadline::after(std::chrono::microseconds(100)).moment();
+  while (::syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) != 0 &&
+         errno == EINTR) {
+  }
+  full_fence();
+}
+
 [[gnu::hot]] std::int64_t monotonic_ns() noexcept {
   timespec now;
   ::clock_gettime(CLOCK_MONOTONIC, &now);

@@ -31,6 +31,20 @@ TEST_F(CCall, LongRepliesComeInMemoryOfTheirOwn) {
   }
 }
 
+TEST_F(CCall, AnAnswerIsUsedAgainOnceItHasBeenFreed) {
+  const Server server = serve(path, send_back);
+  const Client client = open(path);
+  char room[4];
+  auto answer = usual<farcall_answer>();
+  answer.bytes = room;
+  answer.room = sizeof room;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(farcall_client_call(client.get(), "hello", 5, &answer, nullptr), 0) << i;
+    EXPECT_EQ(std::string(static_cast<char*>(answer.bytes), answer.length), "<hello>");
+    farcall_answer_free(&answer);
+  }
+}
+
 TEST_F(CCall, GoesToAnotherProcessAndBack) {
   const Server server = serve(path, send_back);
   in_child([&] {

@@ -10,6 +10,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstring>
+#include <vector>
 
 #include "call/server.hpp"
 #include "door/child.hpp"
@@ -87,6 +90,51 @@ TEST(Call, LargeRepliesMayBeFollowedAtOnce) {
               Outcome::ok)
         << i;
     ASSERT_EQ(results.data.size(), request.size());
+  }
+}
+
+// Whoever gives up when no thread has taken the request may ask once more.
+TEST(Call, WhatIsSaidNotToBeTakenIsNotServed) {
+  constexpr int kCalls = 3000;
+  for (const std::size_t size : {std::size_t{4}, std::size_t{10'000}}) {
+    std::vector<std::atomic<bool>> served(kCalls);
+    const auto handler = [&](ServerThread& thread, Incoming& incoming) {
+      int number = 0;
+      std::memcpy(&number, incoming.data().data(), sizeof number);
+      served[static_cast<std::size_t>(number)] = true;
+      thread.reply(incoming, {}, {}, 0);
+    };
+    std::vector<bool> taken(kCalls, true);
+    {
+      Server server(handler);
+      Client client(server.port.descriptor());
+      std::vector<std::byte> request(size);
+      for (int i = 0; i < kCalls; ++i) {
+        std::memcpy(request.data(), &i, sizeof i);
+        CallResults results;
+        const Outcome outcome = client.call({.data = request, .descriptors = {}}, results,
+                                            Deadline::after(std::chrono::microseconds(i % 100)));
+        taken[static_cast<std::size_t>(i)] = outcome == Outcome::ok || Client::dispatched();
+      }
+    }
+    for (std::size_t i = 0; i < kCalls; ++i) EXPECT_TRUE(taken[i] || !served[i]) << i;
+  }
+}
+
+TEST(Call, ShortRequestsAreBoundedLikeLongOnes) {
+  for (const std::size_t most : {std::size_t{100}, std::size_t{10'000}}) {
+    Server server(test::echo, 1, WaitMode::adaptive, {.request_bytes = most});
+    Client client(server.port.descriptor());
+    EXPECT_EQ(ask(client, std::string(most, 'x')).size(), most);
+    const auto longer = block(most + 1, 1);
+    CallResults results;
+    try {
+      client.call({.data = longer, .descriptors = {}}, results, soon());
+      FAIL() << most + 1 << " bytes were taken";
+    } catch (const SystemError& error) {
+      EXPECT_EQ(error.code().value(), E2BIG);
+    }
+    EXPECT_EQ(ask(client, "short"), "short");
   }
 }
 

@@ -196,6 +196,48 @@ struct TakenBack : Session {
   Outcome outcome = Outcome::broken;
 };
 
+// The same of a request, whose client gives up waiting for the reply.
+struct RequestTakenBack : Session {
+  explicit RequestTakenBack(bool stays) : policy(stays) {
+    threads.emplace_back([this] {
+      const std::byte value{1};
+      CallArguments arguments = message(value);
+      arguments.retry_policy = &policy;
+      std::array<std::byte, 8> reply{};
+      CallResults results;
+      results.buffer = reply;
+      outcome = client->call(arguments, &results, Deadline::now(), SignalCount::now());
+      dispatched = client->dispatched();
+    });
+    threads.emplace_back([this] {
+      std::array<std::byte, kInlineBytes> data;
+      Request request;
+      if (!server->arrived() || !server->take_short(data.data(), request)) return;
+      require(request.wants_reply && request.data.size() == 1, "another request");
+      served.push_back(data[0]);
+      server->reply_shortly({data.data(), 1}, 0);
+    });
+  }
+  void finish() override {
+    if (outcome == Outcome::ok || dispatched)
+      require(served.size() == 1, "said to be taken, and was not");
+    else
+      require(served.empty(), "said not to be taken, and was");
+    require(outcome == Outcome::ok || !policy.stays || !dispatched, "a client that stays has left");
+  }
+
+  struct Policy final : RetryPolicy {
+    explicit Policy(bool to_stay) : stays(to_stay) {}
+    bool stay(Outcome, Deadline& deadline) override {
+      deadline = Deadline::never();
+      return stays;
+    }
+    const bool stays;
+  } policy;
+  Outcome outcome = Outcome::broken;
+  bool dispatched = false;
+};
+
 // The client dies while it is served. Who serves wants to know, and may be gone himself as soon as
 // he has said that he has served.
 struct Observed : Session {
@@ -239,6 +281,9 @@ std::vector<Check> checks() {
       check<OnBell>("a call to who waits for several", {}),
       check<HandedOver>("a session is left to others", {}),
       check<TakenBack>("a message is taken back", {}),
+      check<RequestTakenBack>("a request is taken back", {.fences_reach_all = true}, false),
+      check<RequestTakenBack>("a client stays whose request is taken", {.fences_reach_all = true},
+                              true),
       check<Observed>("a client dies while it is served", {.fences_reach_all = true}, true),
       check<Observed>("a client dies when it has been served", {.fences_reach_all = true}, false),
   };
@@ -249,6 +294,12 @@ TEST(ModelSession, EachRequestIsServedOnceAndItsReplyComes) {
 }
 
 TEST(ModelSession, TheHeavyFenceIsNeeded) { expect_heavy_fences_matter(checks()); }
+
+// The fence of who takes a request back is one for another process, which that system call is not.
+TEST(ModelSession, TheFenceOfWhoTakesARequestBackIsNeeded) {
+  expect_heavy_fences_matter(
+      {check<RequestTakenBack>("a request is taken back", {.fences_reach_all = true}, false)});
+}
 
 TEST(ModelSession, EveryOrderIsNeeded) {
   expect_every_order_matters(

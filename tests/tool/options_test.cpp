@@ -77,6 +77,15 @@ TEST(Farcall, CompletesForShellsThatItKnows) {
   EXPECT_NE(other.err.find("'fish' is neither bash nor zsh"), std::string::npos) << other.err;
 }
 
+TEST(Farcall, SaysShortlyWhatIsNoNumber) {
+  for (const char* text : {"-1", "x", "nan", ""}) {
+    const Finished finished = run_farcall({"channel", "send", "--timeout", text, "nobody", "data"});
+    EXPECT_EQ(finished.code, 2) << text;
+    EXPECT_EQ(finished.err.substr(0, finished.err.find('\n')),
+              "--timeout: '" + std::string(text) + "' is no number from 0 on");
+  }
+}
+
 TEST(CompareOptions, ListNamesEveryRowAndStops) {
   const Finished finished = run_farcall({"compare", "--list"});
   EXPECT_EQ(finished.code, 0);
