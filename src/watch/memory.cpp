@@ -103,6 +103,7 @@ void serve_one(Desk& desk) noexcept {
 // Holds nothing that somebody might wait for, should it have to be left behind.
 [[noreturn]] void serve(Desk& desk, int socket) noexcept {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::setpgid(0, 0);  // a job that is stopped and goes on is the other one
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGALRM})
     ::signal(signal, SIG_IGN);  // they are for the other one
   const int nothing = ::open("/dev/null", O_RDWR);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
@@ -298,6 +299,13 @@ TEST(TopCommand, LeavesTheTerminalAsItWasWhateverEndsIt) {
 }
 
 TEST(TopCommand, CanBeStoppedAndGoesOn) {
+  // As root, with somebody else to be looked at, by a process for that.
+  const pid_t other = ::fork();
+  if (other == 0) {
+    if (::geteuid() == 0 && ::setresuid(65533, 65533, 65533) != 0) ::_exit(1);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // which a change of the user clears
+    for (;;) ::pause();
+  }
   TestTerminal terminal({"top", "--interval", "0.1"});
   ASSERT_TRUE(terminal.shows("farcall top"));
   terminal.kill(SIGTSTP);
@@ -313,6 +321,8 @@ TEST(TopCommand, CanBeStoppedAndGoesOn) {
   terminal.type("q");
   EXPECT_EQ(terminal.wait(), 0);
   EXPECT_TRUE(terminal.has_modes_of_old());
+  ::kill(other, SIGKILL);
+  EXPECT_EQ(::waitpid(other, nullptr, 0), other);
 }
 
 // Whoever looks and is killed leaves the watched as they were, but for a lease that ends.
