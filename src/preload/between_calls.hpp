@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "preload/epoll.hpp"
 #include "preload/side.hpp"
@@ -16,9 +17,15 @@
 namespace farcall::preload {
 
 // The peer has taken back what nobody came for: this side waits for a while as if it never looked.
+// Each time for longer; but whoever was busy elsewhere for a moment, after many calls for which it
+// came in time, is believed again.
 inline void note_reclaims(Side& side) noexcept {
   constexpr std::uint32_t kLongest = 4096;
+  constexpr std::uint32_t kQuickCalls = 512;
   side.reclaims_seen = side.receiver.reclaims();
+  side.put_back = 0;
+  side.last_probation >>= std::min(side.quick_calls / kQuickCalls, 31U);
+  side.quick_calls = 0;
   side.last_probation = std::min(2 * side.last_probation + 4, kLongest);
   side.probation = side.last_probation;
 }
@@ -40,6 +47,17 @@ inline bool may_stay_unwatched(Side& side, int fd, bool waits) noexcept {
   if (!is_registered(fd) && !(waits && side.waited) && !side.polled.load(std::memory_order_relaxed))
     return false;
   return epoll_allows_wake_up(fd);
+}
+
+// Some programs take a socket out of their set before each send and put it back to wait for the
+// answer, which would be there before that. Who has done so often is believed to do it again.
+inline bool will_be_put_back(const Side& side) noexcept {
+  constexpr std::uint8_t kOften = 8;
+  return side.put_back >= kOften;
+}
+inline void note_put_back(Side& side) noexcept {
+  if (!std::exchange(side.out_of_set, false) || will_be_put_back(side)) return;
+  ++side.put_back;
 }
 
 // A program that waits by looking is served during its calls. It looks again soon after it has
@@ -67,6 +85,7 @@ inline void note_look_in_vain(Side& side) noexcept {
 
 // What came after a single look in vain was waited for otherwise.
 inline void note_success(Side& side) noexcept {
+  if (!side.receiver.watched()) ++side.quick_calls;
   if (side.looks_in_vain == 0) return;
   if (side.looks_in_vain == 1) side.looks_again = 0;
   side.looks_in_vain = 0;

@@ -8,6 +8,7 @@
 #include <array>
 #include <utility>
 
+#include "preload/between_calls.hpp"
 #include "preload/epoll_hot.hpp"
 #include "preload/handback.hpp"
 #include "preload/privilege.hpp"
@@ -114,13 +115,17 @@ bool several_refer_to(int fd) noexcept {
   return udp != nullptr && udp->references.load(std::memory_order_relaxed) > 1;
 }
 
-// Watches it unless it is awake and the set looks at it from now on. True if there is something
-// to read that the kernel does not know of, maybe behind what it knows, and the set must be told.
+// Watches it unless the set looks at it from now on. True if there is something to read that the
+// kernel does not know of, maybe behind what it knows, and the set must be told.
 bool settle(int fd) noexcept {
   if (Side* const side = find_side(fd)) {
     const Guard guard(side->receive_lock);
     if (!guard || side->in().control == nullptr) return false;
-    if (!side->receiver.watched() && epoll_allows_wake_up(fd)) return false;
+    note_put_back(*side);
+    if (may_stay_unwatched(*side, fd, false)) {
+      if (side->receiver.watched()) side->receiver.unwatch(side->in());
+      if (!side->receiver.watched()) return false;
+    }
     if (!side->receiver.watched()) side->receiver.watch(side->in());
     return side->receiver.held(side->in()) != 0;
   } else if (UdpSocket* const udp = find_udp(fd)) {
@@ -139,7 +144,15 @@ void unregistered(Set& set, int fd) noexcept {
     }
   }
   leave_set(set, fd);
-  watch(fd);
+  Side* const side = find_side(fd);
+  if (side == nullptr) {
+    watch(fd);
+    return;
+  }
+  const Guard guard(side->receive_lock);
+  if (!guard || side->in().control == nullptr) return;
+  side->out_of_set = true;
+  if (!side->receiver.watched() && !will_be_put_back(*side)) side->receiver.watch(side->in());
 }
 
 void registered(int set_fd, int operation, int fd, const epoll_event& event) noexcept {

@@ -53,11 +53,14 @@ struct Side {
   std::uint32_t reclaims_seen;   // what the peer took back, when that was last looked at
   std::uint32_t probation;       // calls for which the direction is watched on that account
   std::uint32_t last_probation;  // how long the one before was
+  std::uint32_t quick_calls;     // that have been served unwatched since
   std::uint32_t waits_in_vain;   // for bytes on their way through the kernel
   std::uint32_t busy_calls;      // for which the program is taken to wait by looking
   std::uint32_t looks_in_vain;   // since something came
   std::uint32_t looks_again;     // soon after one in vain
   std::uint64_t looked_in_vain;  // ticks
+  bool out_of_set;               // it has been taken out of an epoll set
+  std::uint8_t put_back;         // how often it was put into one again after that
 
   // --- the rest
   enum Stage : std::uint32_t { kCandidate, kListening, kJoined, kNever };
