@@ -301,13 +301,16 @@ bool stay_awake(Set& set, const Wait& wait, long& told) noexcept {
   if (count == 0) return false;
   const std::uint32_t here = this_processor();
   for (std::uint32_t i = 0; i < count; ++i) note_processor(all[i].fd, here);
+  // A peer on this processor that has had its turn may have answered by the kernel.
+  const bool together = peer_processor(all[0].fd) == here;
+  const std::uint32_t looks_per_call = together ? 2 * count : kLooksPerCall;
   std::uint32_t looks = 0;
   const bool news = set.patience.stay_awake(
       [&] {
         for (std::uint32_t i = 0; i < count; ++i)
           if (all[i].has_news()) return true;
         looks += count;
-        if (looks < kLooksPerCall) return false;
+        if (looks < looks_per_call) return false;
         looks = 0;
         told = look_at_kernel(set, wait, 0);
         return told != 0;

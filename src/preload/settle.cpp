@@ -35,6 +35,17 @@ constinit std::array<std::atomic<bool>, kMostSides> noted{};
 
 std::atomic<bool>& noted_of(const Side& side) noexcept { return noted[index_of(side)]; }
 
+// A receiver on this processor may be about to look, and cannot meanwhile.
+bool waits_for_this_processor(const Entry& entry) noexcept {
+  Side& side = *entry.side;
+  const Guard sending(side.send_lock);
+  if (!sending || side.generation.load(std::memory_order_relaxed) != entry.generation) return false;
+  const Direction* const out = side.out().control;
+  const std::uint32_t here = this_processor();
+  return out != nullptr && side.sender.unread(side.out()) != 0 &&
+         out->receiver_processor.load(std::memory_order_relaxed) == here && !others_compete(here);
+}
+
 // Whether the receiver has taken everything, or the kernel has it by now.
 bool settle(Entry& entry, bool other_thread) noexcept {
   Side& side = *entry.side;
@@ -107,7 +118,9 @@ void detail::settle(bool all, int descriptor) noexcept {
       entry = entries[i];
     }
     if (descriptor >= 0 && entry.fd != descriptor) continue;
-    const bool gone = preload::settle(entry, !all && entry.thread != me);
+    const bool other_thread = !all && entry.thread != me;
+    if (!all && !other_thread && waits_for_this_processor(entry)) give_turn();
+    const bool gone = preload::settle(entry, other_thread);
     const Guard guard(entries_lock);
     const std::uint32_t count = unsettled.load(std::memory_order_relaxed);
     if (i >= count || entries[i].side != entry.side) continue;

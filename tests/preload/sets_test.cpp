@@ -102,6 +102,36 @@ TEST(Set, TellsOfASocketWhoseOtherDescriptorIsLeft) {
 }
 
 // At the numbers where its memory grows.
+// As redis-benchmark does: the socket is out of the set where the answer comes.
+TEST(Set, HasAnswersInMemoryWhereSocketsAreTakenOutAndPutBack) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  const UniqueFd set = new_set();
+  const auto take_out = [&] {
+    ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_DEL, fd, nullptr), 0) << errno_name();
+  };
+  const auto wait_for_answer = [&] {
+    add(set.get(), fd, EPOLLIN);
+    epoll_event event{};
+    ASSERT_EQ(::epoll_wait(set.get(), &event, 1, 10'000), 1);
+    pair.take();
+  };
+  for (int i = 0; i < 100; ++i) {
+    add(set.get(), fd, EPOLLOUT);
+    epoll_event event{};
+    ASSERT_EQ(::epoll_wait(set.get(), &event, 1, 10'000), 1);
+    take_out();
+    pair.put();
+    wait_for_answer();
+    take_out();
+  }
+  pair.put();
+  if (preloaded()) {
+    EXPECT_FALSE(readable_for_kernel(fd));
+  }
+  wait_for_answer();
+}
+
 TEST(Set, TellsOfSocketsWithAnyNumber) {
   const UniqueFd set = new_set();
   for (const int number : {127, 128, 256, 512}) {
