@@ -2,7 +2,6 @@
 #include "farcall/wait.hpp"
 
 #include <linux/futex.h>
-#include <linux/membarrier.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -72,14 +71,6 @@ void futex_wake(std::atomic<std::uint32_t>& word) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-bool register_fences() noexcept {
-#if defined(__SANITIZE_THREAD__)
-  return false;  // it does not know them
-#else
-  return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-#endif
-}
-
 }  // namespace
 
 constinit thread_local std::atomic<unsigned long> SignalCount::caught{0};
@@ -96,30 +87,6 @@ void note_signal() noexcept {
   detail::sleeps_on.store(nullptr, std::memory_order_relaxed);
   std::uint32_t expected = WaitState::kOnFutex;
   word->compare_exchange_strong(expected, WaitState::kAwake, std::memory_order_relaxed);
-}
-
-const std::atomic<bool> detail::kernel_fences{register_fences()};
-
-void asymmetric_fence_heavy() noexcept {
-  if (!detail::kernel_fences.load(std::memory_order_relaxed)) {
-    full_fence();
-    return;
-  }
-  if (::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) return;
-  // Forbidden since (seccomp). No processor keeps a store to itself for anything near that long.
-  const timespec long_enough{.tv_sec = 0, .tv_nsec = 1'000'000};
-  ::syscall(SYS_nanosleep, &long_enough, nullptr);
-}
-
-// What a processor keeps to itself are some dozens of stores, each of which takes a microsecond at
-// most to be seen. A signal must not make that shorter.
-void asymmetric_fence_to_others() noexcept {
-  full_fence();
-  const timespec until = Deadline::after(std::chrono::microseconds(100)).moment();
-  while (::syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) != 0 &&
-         errno == EINTR) {
-  }
-  full_fence();
 }
 
 [[gnu::hot]] std::int64_t monotonic_ns() noexcept {
