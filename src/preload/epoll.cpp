@@ -10,7 +10,6 @@
 
 #include "preload/between_calls.hpp"
 #include "preload/epoll_hot.hpp"
-#include "preload/handback.hpp"
 #include "preload/privilege.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
@@ -236,7 +235,8 @@ int highest_known() noexcept { return std::max(highest_descriptor(), highest_in_
 void leave_what_stays_registered(int fd) noexcept {
   if (!is_in_set(fd) || !in_own_process() || !several_refer_to(fd)) [[likely]]
     return;
-  if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::option);
+  // What is in memory by now comes by the kernel when its sender sleeps.
+  leave_socket_to_kernel(fd);
   if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
 }
 

@@ -217,6 +217,7 @@ void udp_note(int fd, int domain, int type, int protocol) noexcept {
   free->receives = free->empty_calls = free->ring_receives = free->looks = 0;
   free->sleeping = 0;
   free->kernel_receives = 0;
+  free->dropped = 0;
   free->next_publish = kPublishAfter;
   free->port.store(0, std::memory_order_relaxed);
   free->listener = free->guest = -1;

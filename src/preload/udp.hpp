@@ -85,6 +85,7 @@ struct InFlow {
   State state;
   bool began;  // the kernel's queue has been seen empty since it was taken
   bool counted;
+  bool owed_in_vain;  // what its sender said to be in the kernel was waited for, and did not come
   Endpoint from;
   Endpoint to;
   DatagramReceiver receiver;
@@ -140,7 +141,8 @@ struct UdpSocket {
   bool waits_here;                // its last wait was the library's
   bool polls_here;                // and it was poll() or select()
   bool flags_known;
-  bool nonblocking;  // O_NONBLOCK, if that is known
+  bool nonblocking;       // O_NONBLOCK, if that is known
+  std::uint32_t dropped;  // by the kernel, when that was last asked
   Patience patience;
   std::size_t in_end;  // behind the last of in[] that is not free
   std::size_t last_in;

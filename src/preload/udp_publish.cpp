@@ -69,6 +69,7 @@ InFlow* take_flow(UdpSocket& socket, int fd, const ucred& peer, const Hello& hel
   flow->sender_pid = peer.pid;
   flow->sender_fd = hello.sender_fd;
   flow->lost_at = 0;
+  flow->owed_in_vain = false;
   flow->counters =
       socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, hello.from);
   flow->receiver.start(mapped);

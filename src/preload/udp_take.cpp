@@ -4,6 +4,8 @@
 #include <linux/sock_diag.h>
 #include <poll.h>
 
+#include <utility>
+
 #include "preload/observed.hpp"
 #include "preload/real.hpp"
 
@@ -45,6 +47,14 @@ std::uint64_t most_queued(int fd) noexcept {
   socklen_t size = sizeof memory;
   if (kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_MEMINFO, memory, &size) < 0) return 1 << 16;
   return memory[SK_MEMINFO_RMEM_ALLOC] / kLeastCharge + 1;
+}
+
+// How many the kernel has dropped for want of room, or 0 where it does not say.
+std::uint32_t dropped(int fd) noexcept {
+  std::uint32_t memory[SK_MEMINFO_VARS] = {};
+  socklen_t size = sizeof memory;
+  if (kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_MEMINFO, memory, &size) < 0) return 0;
+  return memory[SK_MEMINFO_DROPS];
 }
 
 // Datagrams of this sender were dropped if all that was queued when they were first missed has
@@ -145,6 +155,32 @@ void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name, const ms
   udp_look_at_door(socket, fd);
 }
 
+namespace {
+
+bool is_owed(const InFlow& flow) noexcept {
+  return flow.began && !flow.owed_in_vain && flow.kernel_sent > flow.receiver.kernel_seen();
+}
+
+// The kernel has nothing, though a sender has given it something. What it has not dropped is on its
+// way: where the processor of the sender is busy, a thread of the kernel delivers it. A sender for
+// which this is in vain has said what is not so, and is not waited for again.
+template <class Look>
+ssize_t look_for_owed(UdpSocket& socket, int fd, Look look) noexcept {
+  constexpr std::int64_t kLongest = 2'000'000;
+  if (!socket.any_in(is_owed)) return -EAGAIN;
+  const std::uint32_t before = std::exchange(socket.dropped, dropped(fd));
+  if (before != socket.dropped) return -EAGAIN;
+  for (const std::int64_t start = now_ns(); now_ns() - start < kLongest;) {
+    kernel(SYS_sched_yield);
+    if (const ssize_t result = look(); result != -EAGAIN) return result;
+    if (dropped(fd) != socket.dropped) return -EAGAIN;
+  }
+  socket.each_in([](InFlow& flow) { flow.owed_in_vain = flow.owed_in_vain || is_owed(flow); });
+  return -EAGAIN;
+}
+
+}  // namespace
+
 ssize_t udp_take_now(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
   udp_watch_all(socket);
   bool kernel_first = false;
@@ -152,9 +188,13 @@ ssize_t udp_take_now(UdpSocket& socket, int fd, msghdr& message, int flags) noex
   if (result != -EAGAIN) return result;
   note_sent(socket);
   sockaddr_in6 name;
-  result = named_receive(message, name, [&](msghdr& asked) noexcept {
-    return static_cast<ssize_t>(kernel(SYS_recvmsg, fd, &asked, flags | MSG_DONTWAIT));
-  });
+  const auto look = [&]() noexcept {
+    return named_receive(message, name, [&](msghdr& asked) noexcept {
+      return static_cast<ssize_t>(kernel(SYS_recvmsg, fd, &asked, flags | MSG_DONTWAIT));
+    });
+  };
+  result = look();
+  if (result == -EAGAIN) result = look_for_owed(socket, fd, look);
   socket.ring_receives = 0;
   if (result >= 0 && (flags & MSG_PEEK) == 0)
     udp_note_came(socket, fd, name, message, static_cast<std::size_t>(result));

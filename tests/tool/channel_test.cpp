@@ -95,7 +95,7 @@ TEST(ChannelCommand, SaysWhatWentWrong) {
 
 TEST(ChannelCommand, WaitsForAnyNumberOfSeconds) {
   const Server server;
-  for (const char* seconds : {"1e300", "9223372036.9", "nan"}) {
+  for (const char* seconds : {"1e300", "9223372036.9"}) {
     const Finished sent =
         run_farcall({"channel", "send", "--timeout", seconds, server.name(), "hello"});
     EXPECT_EQ(sent.code, 0) << seconds << ": " << sent.err;
