@@ -149,18 +149,23 @@ Json scaling_json(const Result& result) {
   return json;
 }
 
-Json dead_peer_json(const Result& result) {
+// What every row says, and all that one does that has failed: then it has no `figure`.
+Json head_of(const Result& result, const char* figure) {
   const RowInfo& info = result.row->info();
   Json json{{"mechanism", info.mechanism},
             {"engine", info.engine},
             {"wait", info.wait},
             {"placement", to_string(result.placement)},
             {"message_bytes", result.message_bytes}};
-  if (!result.error.empty()) {
-    json["error"] = result.error;
-    json["outcome"] = nullptr;
-    return json;
-  }
+  if (result.error.empty()) return json;
+  json["error"] = result.error;
+  json[figure] = nullptr;
+  return json;
+}
+
+Json dead_peer_json(const Result& result) {
+  Json json = head_of(result, "outcome");
+  if (!result.error.empty()) return json;
   const Result::Loss& loss = result.loss;
   const bool waits = loss.fate == Board::Loss::waits;
   json["outcome"] = waits ? "waits" : loss.fate == Board::Loss::told ? "told" : "returned";
@@ -194,17 +199,8 @@ Json throughput_json(const Result& result) {
 }
 
 Json row_json(const Result& result) {
-  const RowInfo& info = result.row->info();
-  Json json{{"mechanism", info.mechanism},
-            {"engine", info.engine},
-            {"wait", info.wait},
-            {"placement", to_string(result.placement)},
-            {"message_bytes", result.message_bytes}};
-  if (!result.error.empty()) {
-    json["error"] = result.error;
-    json["rtt_ns"] = nullptr;
-    return json;
-  }
+  Json json = head_of(result, "rtt_ns");
+  if (!result.error.empty()) return json;
   json["depth"] = result.depth ? Json(*result.depth) : Json(nullptr);
   json["samples"] = result.rtt.count();
   json["rounds"] = result.rtt.rounds();
