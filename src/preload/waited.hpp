@@ -96,7 +96,7 @@ class Waited {
 
   // Whether to look for a while before sleeping; to be asked once.
   bool pays() noexcept {
-    static thread_local constinit Patience patience;
+    Patience& patience = own_patience();
     const Entry* const some =
         std::find_if(entries_, end(), [](const Entry& entry) { return is_awake(entry); });
     if (accelerated_ > kMostSpunFor || some == end()) return false;
@@ -126,6 +126,8 @@ class Waited {
     watch_woken();
     return seen;
   }
+  // Nothing has been waited for.
+  static void came_at_once() noexcept { own_patience().came_at_once(); }
   [[nodiscard]] bool interrupted() const noexcept {
     return patience_ != nullptr && patience_->interruption() != Interruption::none;
   }
@@ -147,6 +149,10 @@ class Waited {
     bool readable;
   };
   [[nodiscard]] Entry* end() const noexcept { return entries_ + count_; }
+  static Patience& own_patience() noexcept {
+    static thread_local constinit Patience patience;
+    return patience;
+  }
 
   bool enter(Entry& entry, std::uint32_t here) noexcept {
     Side& side = *entry.side;
@@ -220,10 +226,13 @@ inline bool is_zero(const timespec* time) noexcept {
 // Awake for a while, then asleep in the program's own call. `look` asks rings and kernel at once.
 template <class Look, class LibcCall>
 int wait_for(Waited& waited, Look look, LibcCall libc_call) {
-  if (waited.pays()) {
+  if (waited.accelerated() != 0) {
     int ready = look();
-    if (ready != 0) return ready;
-    if ((ready = waited.stay_awake(look)) != 0) return ready;
+    if (ready != 0) {
+      Waited::came_at_once();
+      return ready;
+    }
+    if (waited.pays() && (ready = waited.stay_awake(look)) != 0) return ready;
     if (waited.interrupted()) {
       errno = EINTR;
       return -1;
