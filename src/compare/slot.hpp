@@ -97,7 +97,7 @@ struct SlotPlan {
   bool dead_peer = false;  // look at what becomes of a client whose server dies, and nothing else
 };
 
-// Who has heard nothing of its server's death for so long waits for ever.
+// Who has been told nothing of its server's death for so long waits for ever.
 inline constexpr std::int64_t kLongestWait = 5'000'000'000;
 
 // What one process used between two moments.

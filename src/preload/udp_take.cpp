@@ -40,22 +40,23 @@ ssize_t take(UdpSocket& socket, InFlow& flow, msghdr& message, int flags) noexce
   return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? taken.length : taken.bytes);
 }
 
+// What the kernel says of a socket's memory (sock_diag(7)), or `unknown` where it does not.
+std::uint32_t of_memory(int fd, unsigned what, std::uint32_t unknown) noexcept {
+  std::uint32_t memory[SK_MEMINFO_VARS] = {};
+  socklen_t size = sizeof memory;
+  const bool told = kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_MEMINFO, memory, &size) >= 0;
+  return told ? memory[what] : unknown;
+}
+
 // How many datagrams the kernel may have queued, at most.
 std::uint64_t most_queued(int fd) noexcept {
   constexpr std::uint32_t kLeastCharge = 512;  // what one costs of the buffer, without its bytes
-  std::uint32_t memory[SK_MEMINFO_VARS] = {};
-  socklen_t size = sizeof memory;
-  if (kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_MEMINFO, memory, &size) < 0) return 1 << 16;
-  return memory[SK_MEMINFO_RMEM_ALLOC] / kLeastCharge + 1;
+  constexpr std::uint32_t kUnknown = ((1U << 16) - 1) * kLeastCharge;
+  return of_memory(fd, SK_MEMINFO_RMEM_ALLOC, kUnknown) / kLeastCharge + 1;
 }
 
-// How many the kernel has dropped for want of room, or 0 where it does not say.
-std::uint32_t dropped(int fd) noexcept {
-  std::uint32_t memory[SK_MEMINFO_VARS] = {};
-  socklen_t size = sizeof memory;
-  if (kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_MEMINFO, memory, &size) < 0) return 0;
-  return memory[SK_MEMINFO_DROPS];
-}
+// How many the kernel has dropped for want of room.
+std::uint32_t dropped(int fd) noexcept { return of_memory(fd, SK_MEMINFO_DROPS, 0); }
 
 // Datagrams of this sender were dropped if all that was queued when they were first missed has
 // come. Without this, those who send by the kernel alone could keep it from ever being empty.

@@ -5,9 +5,7 @@
 #include "call/futex_multi_wait.hpp"
 
 #include <gtest/gtest.h>
-#include <linux/filter.h>
 #include <linux/futex.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -30,6 +28,7 @@
 #include "call/raw.hpp"
 #include "call/server.hpp"
 #include "door/usage.hpp"
+#include "forbidden_call.hpp"
 
 namespace farcall {
 namespace {
@@ -399,17 +398,6 @@ TEST_F(FutexMultiWaitTest, CancelledThreadsLeaveNothingBehind) {
   }
 }
 
-bool forbid_waiting_for_several() {
-  const std::array filter{
-      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_futex_waitv, 0, 1),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-  const sock_fprog program{.len = filter.size(), .filter = const_cast<sock_filter*>(filter.data())};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
 // Whether the process has known before that it could, or not.
 TEST_F(FutexMultiWaitTest, WhereItIsForbiddenEpollDoes) {
   for (const bool known : {false, true}) {
@@ -423,7 +411,7 @@ TEST_F(FutexMultiWaitTest, WhereItIsForbiddenEpollDoes) {
         Client client(before.port.descriptor());
         good = ask(client, "x") == "x" && eventually([&] { return before.waits_for_all(); });
       }
-      good = good && forbid_waiting_for_several();
+      good = good && test::forbid_call(SYS_futex_waitv);
       {
         Watched server;
         Client client(server.port.descriptor());

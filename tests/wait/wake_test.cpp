@@ -2,9 +2,6 @@
 //
 // Who is woken and who is not: looked at in the words themselves.
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +15,7 @@
 
 #include "farcall/socket.hpp"
 #include "farcall/wait.hpp"
+#include "forbidden_call.hpp"
 #include "wait/sleeper.hpp"
 
 namespace farcall::wakes {
@@ -118,17 +116,6 @@ TEST(Wake, ByASignalIsForTheInnermostSleep) {
   EXPECT_EQ(outer, WaitState::kAwake);
 }
 
-bool forbid_membarrier() {
-  const std::array filter{
-      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-  const sock_fprog program{.len = filter.size(), .filter = const_cast<sock_filter*>(filter.data())};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
 // A program may forbid it to itself when the library has been loaded; what is waited for then is
 // longer than any processor keeps a store to itself.
 TEST(HeavyFence, TakesItsTimeWhereItIsForbidden) {
@@ -136,7 +123,7 @@ TEST(HeavyFence, TakesItsTimeWhereItIsForbidden) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    if (!forbid_membarrier()) ::_exit(2);
+    if (!test::forbid_call(SYS_membarrier)) ::_exit(2);
     const std::int64_t start = monotonic_ns();
     asymmetric_fence_heavy();
     ::_exit(monotonic_ns() - start >= 1'000'000 ? 0 : 1);
