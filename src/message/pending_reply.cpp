@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "farcall/error.hpp"
@@ -22,7 +23,9 @@ struct alignas(kLine) PendingReply::Place {
   std::atomic<std::int64_t> id{0};
   std::int64_t uses = 0;  // of its index; the holder's, or who gives an id
   std::int64_t index = 0;
-  PendingReply* pending = nullptr;  // protected by `held`
+  // Protected by `held`.
+  PendingReply* pending = nullptr;
+  std::shared_ptr<void> let_go_after_use;
 
   void lock() noexcept {
     // acquire: pairs with the release of who held it before.
@@ -144,6 +147,10 @@ bool PendingReply::take_id() noexcept {
   return place_->id.exchange(0, std::memory_order_acquire) != 0;
 }
 
+void PendingReply::let_go_after_use(std::shared_ptr<void> object) noexcept {
+  place_->let_go_after_use = std::move(object);
+}
+
 Use::Use(std::int64_t id) : place_(PendingReply::place(id)), pending_(nullptr) {
   if (place_ == nullptr) throw SystemError(ESRCH, "no client waits for that answer");
   place_->lock();
@@ -160,6 +167,7 @@ void Use::end() noexcept {
 
 Use::~Use() {
   if (ended_) pending_->done();
+  const std::shared_ptr<void> last = std::move(place_->let_go_after_use);
   place_->unlock();
 }
 

@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "message/buffers.hpp"
@@ -41,6 +42,8 @@ class PendingReply {
   [[nodiscard]] std::int64_t id() const noexcept;
   // What was received is not to be answered after all. True if it had an id.
   bool take_id() noexcept;
+  // For who uses its id: what may not go before he has let go of it.
+  void let_go_after_use(std::shared_ptr<void> object) noexcept;
 
  private:
   friend class Use;

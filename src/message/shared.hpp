@@ -192,8 +192,8 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   // False: it has no message of that client.
   bool unblock(const Link& link, std::uint32_t origin) noexcept;
   void disconnected(const std::shared_ptr<Link>& link) noexcept;
-  // The calling thread's. Made when first asked for.
-  Receiver& receiver();
+  // The calling thread's, which uses the id of `answering`, if any. Made when first asked for.
+  Receiver& receiver(SharedPendingReply* answering = nullptr);
   void forget(Receiver& receiver) noexcept;
   // Returns false where the client has gone.
   bool answer(SharedPendingReply& pending, std::span<const std::byte> data, std::int64_t status,

@@ -236,13 +236,14 @@ bool SharedChannel::take_pulse(uid_t user, farcall_info* info) {
   return true;
 }
 
-Receiver& SharedChannel::receiver() {
+Receiver& SharedChannel::receiver(SharedPendingReply* answering) {
   Thread& thread = Thread::here();
   if (Receiver* known = thread.find(*this)) [[likely]]
     return *known;
-  // Who answers a client may be the last who has to do with the channel.
   const auto self = weak_from_this().lock();
   if (!self) throw SystemError(ESRCH, "the channel has gone");
+  // Who answers may be the last who has to do with the channel, which waits for him in the end.
+  if (answering != nullptr) answering->let_go_after_use(self);
   auto fresh = std::make_unique<Receiver>(port_, own_thread(), wait_mode());
   Receiver& made = *fresh;
   {
@@ -402,7 +403,7 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedPendingReply& pen
 
 bool SharedChannel::answer(SharedPendingReply& pending, std::span<const std::byte> data,
                            std::int64_t status, bool coming_back) {
-  Receiver& self = receiver();
+  Receiver& self = receiver(&pending);
   if (!coming_back) disinherit();
   Outcome outcome = Outcome::peer_gone;
   {

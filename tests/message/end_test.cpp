@@ -174,5 +174,57 @@ TEST(MessageEnd, OfAChannelMayMeetAnswersOfThreadsThatDoNotReceive) {
   }
 }
 
+// The message is copied while the channel ends, so that its id is given afterwards: then nobody but
+// the thread that answers may have to do with the channel any more.
+TEST(MessageEnd, OfAChannelMayBeLeftToTheLastWhoAnswers) {
+  const std::string text(std::size_t{8} << 20, 'x');
+  // Found out: the end is to come while the message is copied.
+  std::chrono::microseconds pause = 3ms;
+  for (int i = 0; i < 200 / kSlow && !HasFailure(); ++i) {
+    const int channel = farcall_channel_create(0);
+    const int connection = farcall_connect(channel);
+    std::atomic<std::int64_t> received{0};
+    std::atomic<bool> sending{false};
+    std::atomic<bool> destroyed{false};
+    bool early = false;
+    bool late = false;
+    std::atomic<bool> answering{false};
+    std::thread receiver([&] {
+      const Message message = receive(channel, 16);
+      early = message.id < 0;
+      late = message.id > 0 && destroyed;
+      received = message.id;
+      while (!answering) {
+      }
+      for (int turns = 0; turns < i % 40 * 50; ++turns) answering.load();
+      EXPECT_EQ(farcall_receive(channel, nullptr, 0, nullptr), -1);
+    });
+    std::thread answerer([&] {
+      while (received == 0) {
+      }
+      answering = true;
+      EXPECT_TRUE(received < 0 || answer(received, 0) == 0 || errno == ESRCH)
+          << std::strerror(errno);
+    });
+    std::thread client([&] {
+      sending = true;
+      farcall_timeout(kLongest);
+      const int error = send(connection, text, 16).error;
+      EXPECT_TRUE(error == 0 || error == ESRCH) << std::strerror(error);
+    });
+    while (!sending) {
+    }
+    std::this_thread::sleep_for(pause);
+    EXPECT_EQ(farcall_channel_destroy(channel), 0);
+    destroyed = true;
+    receiver.join();
+    answerer.join();
+    client.join();
+    farcall_disconnect(connection);
+    if (early) pause += pause / 4;
+    if (!early && !late) pause -= pause / 8;
+  }
+}
+
 }  // namespace
 }  // namespace farcall::message::test
