@@ -69,11 +69,16 @@ def gigabytes(count):
 
 
 def spread(values, show):
-    """The median of measured values, and their range, as text."""
+    """Of measured values, as text: the median, the range, and what a document is to say: the median,
+    or the range where that is more than a fifth of it."""
     values = [value for value in values if value is not None]
     if not values:
-        return "-", ""
-    return show(statistics.median(values)), f"{show(min(values))} to {show(max(values))}"
+        return "-", "", "-"
+    median, low, high = statistics.median(values), min(values), max(values)
+    wide = f"{show(low)} to {show(high)}"
+    number, _, unit = show(low).partition(" ")
+    short = f"{number} to {show(high)}" if unit == show(high).partition(" ")[2] else wide
+    return show(median), wide, short if high - low > 0.2 * median else show(median)
 
 
 class Compare:
@@ -249,12 +254,12 @@ def renew(table, known, measure):
         if label not in known:
             raise SystemExit(f"claims: {table.path}: nothing measures the line of {label}")
         now = measure(label)
-        for column, before, (median, wide) in zip(columns, old, now):
+        for column, before, (median, wide, _) in zip(columns, old, now):
             if before or median != "-":
                 print(f"  {label:<52} {column:<24} {before or '-':>22} {median:>12}  {wide}",
                       flush=True)
-        cells = [median if before not in ("", "-") and median != "-" else before
-                 for before, (median, _) in zip(old, now)]
+        cells = [new if before not in ("", "-") and new != "-" else before
+                 for before, (*_, new) in zip(old, now)]
         table.replace(line, [label, *cells])
 
 

@@ -26,8 +26,18 @@ class Claims(unittest.TestCase):
 
     def test_a_figure_is_a_median_with_its_range(self):
         self.assertEqual(claims.spread([3000, 1000, 2000], claims.microseconds),
-                         ("2 us", "1 us to 3 us"))
-        self.assertEqual(claims.spread([None], claims.microseconds), ("-", ""))
+                         ("2 us", "1 us to 3 us", "1 to 3 us"))
+        self.assertEqual(claims.spread([None], claims.microseconds), ("-", "", "-"))
+
+    def test_a_document_says_the_range_where_it_is_wide(self):
+        def said(values, show):
+            return claims.spread(values, show)[2]
+
+        self.assertEqual(said([1000, 1100, 1200], claims.microseconds), "1.1 us")
+        self.assertEqual(said([1000, 1100, 1221], claims.microseconds), "1 to 1.22 us")
+        self.assertEqual(said([90000, 150000], claims.per_second), "90,000 to 0.15 M")
+
+    def test_a_figure_is_short(self):
         self.assertEqual(claims.per_second(181000), "0.181 M")
         self.assertEqual(claims.per_second(14400), "14,400")
 
