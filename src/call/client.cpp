@@ -23,9 +23,10 @@ namespace {
   results.descriptors.clear();
 }
 
-// A server that ends drops what it has been asked for just before its port hangs up.
+// A server that ends drops what it has been asked for just before its port hangs up; if it has to
+// wait for a processor in between, or is one of many that are killed, that takes a while.
 bool hangs_up(int port, Deadline deadline) noexcept {
-  constexpr std::chrono::milliseconds kBetween{50};
+  constexpr std::chrono::seconds kBetween{1};
   return call::hung_up(port, std::min(deadline, Deadline::after(kBetween)));
 }
 
