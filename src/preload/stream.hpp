@@ -243,6 +243,12 @@ class Sender {
   bool wrote_in_vain_ = false;
 
   static constexpr std::uint64_t kFirstPages = 4096;
+  // Whether the receiver may use the memory otherwise by now. Not asked of the tail, whose line it
+  // has fetched: to fetch that to read, and then once more to write, would cost a transfer more.
+  [[nodiscard]] static bool has_left(const Ring& ring) noexcept {
+    return ring.control->handback.load(std::memory_order_relaxed) != handback::kNone &&
+           closed(ring);
+  }
   void restart(const Ring& ring) noexcept;
   bool publish_bytes(const Ring& ring, std::size_t size) noexcept;
   std::size_t unread_runs(const Ring& ring, iovec (&runs)[2]) const noexcept;
