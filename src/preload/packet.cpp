@@ -152,7 +152,7 @@ bool Sender::put_message(const Ring& ring, const Span& message, std::size_t room
   if (space > limit) return false;
   if (static_cast<std::size_t>(tail_ - head_seen_) + space > limit && unread(ring) + space > limit)
     return false;
-  if (broken_ || closed(ring)) return false;
+  if (broken_ || refuses(ring, space)) return false;
   const std::size_t at = static_cast<std::size_t>(tail_) & (ring.size - 1);
   header_at(ring, at).store(length, std::memory_order_relaxed);
   const std::size_t begin = (at + sizeof length) & (ring.size - 1);

@@ -126,8 +126,7 @@ std::size_t Sender::put(const Ring& ring, Span& from) noexcept {
   if (free < wanted) free = ring.size - unread(ring);
   const std::size_t size = std::min({wanted, free, ring.size});
   if (size == 0 || broken_) return 0;
-  // A receiver that has left uses the memory otherwise.
-  if (closed(ring)) return 0;
+  if (refuses(ring, size)) return 0;
   const std::size_t at = static_cast<std::size_t>(tail_) & (ring.size - 1);
   const std::size_t first = std::min(size, ring.size - at);
   Span copy = from;

@@ -243,6 +243,16 @@ class Sender {
   bool wrote_in_vain_ = false;
 
   static constexpr std::uint64_t kFirstPages = 4096;
+  // Whether `size` bytes are not even to be copied: the receiver may use the memory otherwise by
+  // now, or they are many and could not be published. For few the tail is not looked at, whose line
+  // the receiver has: fetched to be read, and then again to be written, it would cost two
+  // transfers.
+  [[nodiscard]] static bool refuses(const Ring& ring, std::size_t size) noexcept {
+    constexpr std::size_t kFew = 1024;
+    return (size > kFew ||
+            ring.control->handback.load(std::memory_order_relaxed) != handback::kNone) &&
+           closed(ring);
+  }
   void restart(const Ring& ring) noexcept;
   bool publish_bytes(const Ring& ring, std::size_t size) noexcept;
   std::size_t unread_runs(const Ring& ring, iovec (&runs)[2]) const noexcept;

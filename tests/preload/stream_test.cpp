@@ -48,19 +48,35 @@ TEST(Stream, GoesBackToTheKernelWhenTheReceiverSleeps) {
   EXPECT_EQ(stream.receive(), "ring kernel ring again");
 }
 
-// What the receiver gives back may stand there.
-TEST(Stream, WritesNothingIntoARingThatIsWatched) {
-  Stream stream;
+// A stream whose receiver is about to leave, or only waits for the kernel. Returns whether what was
+// sent stands in the ring nevertheless.
+bool writes_into(Stream& stream, std::uint64_t handback, const std::string& text) {
   stream.receiver.unwatch(stream.ring);
   stream.send("ring");
   EXPECT_EQ(stream.receive(), "ring");
   stream.receiver.watch_for_ever(stream.ring);
+  stream.ring.control->handback = handback;
   std::fill_n(stream.ring.bytes, stream.ring.size, std::byte{'x'});
-  EXPECT_EQ(stream.send("kernel"), 6);
-  EXPECT_EQ(std::count(stream.ring.bytes, stream.ring.bytes + stream.ring.size, std::byte{'x'}),
-            static_cast<std::ptrdiff_t>(stream.ring.size));
+  EXPECT_EQ(stream.send(text), static_cast<ssize_t>(text.size()));
+  EXPECT_EQ(stream.receive(), text);
+  return std::count(stream.ring.bytes, stream.ring.bytes + stream.ring.size, std::byte{'x'}) !=
+         static_cast<std::ptrdiff_t>(stream.ring.size);
+}
+
+// What the receiver gives back may stand there.
+TEST(Stream, WritesNothingIntoARingThatItsReceiverHasLeft) {
+  Stream stream;
+  EXPECT_FALSE(writes_into(stream, handback::kDone, "kernel"));
   EXPECT_FALSE(stream.sender.wrote_in_vain());
-  EXPECT_EQ(stream.receive(), "kernel");
+}
+
+TEST(Stream, WritesFewBytesInVainIntoARingThatIsWatched) {
+  Stream few;
+  EXPECT_TRUE(writes_into(few, handback::kNone, "kernel"));
+  EXPECT_TRUE(few.sender.wrote_in_vain());
+  Stream many;
+  EXPECT_FALSE(writes_into(many, handback::kNone, std::string(2000, 'm')));
+  EXPECT_FALSE(many.sender.wrote_in_vain());
 }
 
 // Bytes that are being taken back come through the kernel before the receiver can know of it. One
