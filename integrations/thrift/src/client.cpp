@@ -45,6 +45,13 @@ int exchange(const MessageConnection& connection, std::span<const iovec> out,
   return checked_message(status, "send");
 }
 
+MessageConnection adopt(UniqueFd& descriptor) {
+  const int number = farcall_adopt(descriptor.get());
+  // What is no connection stays.
+  if (number >= 0 || errno != EINVAL) (void)descriptor.release();
+  return MessageConnection(checked_message(number, "adopt"));
+}
+
 iovec part(const void* data, std::size_t size) {
   return {.iov_base = const_cast<void*>(data), .iov_len = size};
 }
@@ -124,7 +131,7 @@ void TFarcallTransport::open() {
     if (!answer) throw SystemError(ESRCH, "open");
     ReceivedFds came(std::move(answer->descriptors));  // more than one may be long in closing
     if (came.size() != 1) throw SystemError(ESRCH, "open");
-    connection_ = MessageConnection(checked_message(farcall_adopt(came[0].release()), "adopt"));
+    connection_ = adopt(came[0]);
   } catch (const std::system_error& error) {
     fail(error);
   }
