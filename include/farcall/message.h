@@ -11,7 +11,8 @@
  * from then on (EBADF), also when others are opened later. What is received has an id by which it
  * is answered, once, by any thread of the process.
  *
- * What sends or receives is a point of cancellation while it waits, and nothing else is.
+ * What sends or receives is a point of cancellation, when it begins and while it waits, and nothing
+ * else is.
  *
  * All return -1 and set errno on failure. Every call has a page in section 3 of the manual;
  * farcall-messages(7) is the overview.

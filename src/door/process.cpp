@@ -215,9 +215,11 @@ std::shared_ptr<Handle> Process::find_anew(int fd) {
   // Somebody may have closed it behind our back.
   if (known(fd)) after_close(forget(fd));
   const auto name = read_name(fd);
-  if (!name) return nullptr;
+  // By now the number may be another door's, for whoever closes it while others use it.
+  if (!name || socket_cookie(fd) != socket) return nullptr;
   const std::lock_guard guard(lock_);
   Entry& entry = doors_[socket];
+  if (entry.served) served = entry.served;
   if (!entry.handle) entry.handle = std::make_shared<Handle>(*name, socket, served);
   if (std::ranges::count(entry.descriptors, fd) == 0) entry.descriptors.push_back(fd);
   set_known(fd, true);
@@ -281,8 +283,19 @@ bool Process::first_shared_door() {
 }
 
 void Process::add_branch(std::uint64_t socket, const std::shared_ptr<Door>& door) {
-  const std::lock_guard guard(lock_);
-  doors_[socket].served = door;
+  std::shared_ptr<Handle> foreign;
+  {
+    const std::lock_guard guard(lock_);
+    Entry& entry = doors_[socket];
+    entry.served = door;
+    // Who uses a number that was closed may have looked at what has it now before it was known for
+    // this process's own.
+    if (!entry.handle || entry.handle->is_local) return;
+    foreign =
+        std::exchange(entry.handle, std::make_shared<Handle>(entry.handle->name, socket, door));
+  }
+  epoch.fetch_add(1, std::memory_order_acq_rel);
+  foreign->client.retire();
 }
 
 void Process::remove_branch(std::uint64_t socket) noexcept {

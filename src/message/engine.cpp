@@ -43,7 +43,7 @@ std::int64_t Channel::reply_receive(std::int64_t id, int status, Buffers reply, 
   if (id != 0) {
     Use use(id);
     try {
-      use->reply(status, 0, reply, true);
+      use->reply(status, 0, reply, use->is_of(*this));
     } catch (const SystemError& error) {
       if (error.code().value() != ESRCH) throw;
     }

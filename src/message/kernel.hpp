@@ -29,6 +29,7 @@ class KernelPendingReply final : public PendingReply {
   void reply(int status, int error, Buffers data, bool coming_back) override;
   std::size_t read(std::size_t offset, Buffers to) override;
   std::size_t write(std::size_t offset, Buffers from) override;
+  [[nodiscard]] bool is_of(const Channel& that) const noexcept override;
   void done() noexcept override;
 
   KernelChannel& channel;

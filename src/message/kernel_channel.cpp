@@ -197,8 +197,7 @@ std::int64_t KernelChannel::reply_receive(std::int64_t id, int status, Buffers r
   std::vector<std::int32_t> files;
   {
     Use use(id);
-    auto* pending = dynamic_cast<KernelPendingReply*>(use.get());
-    if (pending == nullptr || &pending->channel != this) {
+    if (!use->is_of(*this)) {
       use->reply(status, 0, reply, false);
       use.end();
     } else {
@@ -231,6 +230,8 @@ void KernelChannel::close() noexcept {
   }
   for (KernelPendingReply* pending : waiting) (void)pending->take_id();
 }
+
+bool KernelPendingReply::is_of(const Channel& that) const noexcept { return &channel == &that; }
 
 void KernelPendingReply::reply(int status, int error, Buffers data, bool) {
   const KernelBuffer buffer(data);

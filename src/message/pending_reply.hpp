@@ -20,6 +20,8 @@
 
 namespace farcall::message {
 
+class Channel;
+
 class PendingReply {
  public:
   PendingReply();
@@ -33,6 +35,7 @@ class PendingReply {
   virtual void reply(int status, int error, Buffers data, bool coming_back) = 0;
   virtual std::size_t read(std::size_t offset, Buffers to) = 0;
   virtual std::size_t write(std::size_t offset, Buffers from) = 0;
+  [[nodiscard]] virtual bool is_of(const Channel& that) const noexcept = 0;
   // It has been answered, or cannot be any more: may be used for another client.
   virtual void done() noexcept = 0;
 

@@ -6,6 +6,8 @@
 
 namespace farcall::message {
 
+bool SharedPendingReply::is_of(const Channel& that) const noexcept { return &channel == &that; }
+
 void SharedPendingReply::done() noexcept {
   written_.clear();
   channel.give_back(*this);

@@ -98,6 +98,26 @@ TEST(MessageCancel, ATimedReceiveIsAPointToo) {
   EXPECT_TRUE(thread.join());
 }
 
+TEST(MessageCancel, WhatNeedsNotWaitIsAPointToo) {
+  FARCALL_SKIP_UNDER_ASAN("does not follow how a thread that is cancelled is unwound");
+  Channel channel;
+  ASSERT_EQ(farcall_pulse(channel.connection, 0, 1, 2), 0);
+  Cancelled receiver([&] {
+    ::pthread_cancel(::pthread_self());
+    receive(channel.id, 16, 0ns);
+  });
+  EXPECT_TRUE(receiver.join());
+  EXPECT_EQ(receive(channel.id).info.value, 2);  // it has received nothing
+  Echo echo(channel.id);
+  Cancelled client([&] {
+    for (int i = 0; i < 100; ++i) send(channel.connection, "x");
+    ::pthread_cancel(::pthread_self());
+    send(channel.connection, "y");
+  });
+  EXPECT_TRUE(client.join());
+  farcall_channel_destroy(channel.id);
+}
+
 TEST(MessageCancel, AClientThatIsCancelledHasGone) {
   FARCALL_SKIP_UNDER_ASAN("does not follow how a thread that is cancelled is unwound");
   Channel channel;

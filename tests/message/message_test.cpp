@@ -294,6 +294,24 @@ TEST(Message, AnyThreadMayAnswer) {
   client.join();
 }
 
+TEST(Message, AThreadThatAnswersAndReceivesElsewhereKeepsNobodyWaiting) {
+  EchoServer server;  // one thread that receives
+  Channel other;
+  std::thread elsewhere([&] {
+    Message message;
+    while (message.id <= FARCALL_ONE_WAY) message = receive(server.id, 100, 1ms);
+    farcall_timeout(std::chrono::nanoseconds(kPatience).count());
+    EXPECT_EQ(farcall_reply_receive(message.id, 5, nullptr, 0, other.id, nullptr, 0, nullptr),
+              FARCALL_ONE_WAY);
+  });
+  while (send(server.connection, "x").status != 5) {
+  }
+  farcall_timeout(std::chrono::nanoseconds(kPatience).count());
+  EXPECT_EQ(send(server.connection, "y"), (Reply{.status = 0, .error = 0, .text = "y"}));
+  EXPECT_EQ(farcall_send_one_way(other.connection, "z", 1), 0);
+  elsewhere.join();
+}
+
 TEST(Message, AThreadThatAnswersAndGoesAwayKeepsNobodyWaiting) {
   EchoServer server;  // one thread that receives
   Channel& channel = server;

@@ -2,6 +2,7 @@
 //
 // Clients that hand over what a server would wait for, and what there is no memory for. The next
 // client is accepted all the same.
+#include <poll.h>
 #include <signal.h>
 
 #include <atomic>
@@ -140,6 +141,30 @@ TEST(ThriftHostile, ACallThatThereIsNoMemoryForEndsNoServer) {
   set_message_timeout(kPatience);
   EXPECT_THROW((void)MessageConnection(server.name).send(call), std::system_error);
   server.expect_service();
+}
+
+TEST(ThriftHostile, WhatIsNoConnectionIsClosedByWhoOpens) {
+  const std::string name = unique_name();
+  MessageChannel server(name);
+  auto [mine, theirs] = socket_pair();
+  std::thread answering([&, given = std::move(theirs)]() mutable {
+    set_message_timeout(kPatience);
+    std::uint32_t word = 0;
+    ReceivedMessage hello = server.receive(std::as_writable_bytes(std::span(&word, 1)));
+    farcall_info about = hello.info();
+    ASSERT_EQ(about.descriptor_count, 1U);
+    FdMessage answer;
+    answer.descriptors.push_back(std::move(given));
+    send_fd_message(about.descriptors[0], answer, Deadline::now());
+    hello.reply();
+    (void)farcall_drop_descriptors(&about);
+  });
+  TFarcallTransport client(name);
+  EXPECT_THROW(client.open(), TTransportException);
+  answering.join();
+  // Perhaps by another thread.
+  pollfd end{.fd = mine.get(), .events = POLLRDHUP, .revents = 0};
+  EXPECT_EQ(::poll(&end, 1, static_cast<int>(kPatience.count())), 1);
 }
 
 }  // namespace

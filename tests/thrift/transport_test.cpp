@@ -21,6 +21,39 @@ TTransportException::TTransportExceptionType type_of(const std::function<void()>
   return TTransportException::UNKNOWN;
 }
 
+// Signals for the thread that makes this, as long as it lives.
+class Signals {
+ public:
+  Signals() {
+    struct sigaction action {};
+    action.sa_handler = [](int) {};
+    ::sigaction(SIGUSR1, &action, nullptr);
+    nuisance_ = std::thread([this, self = ::pthread_self()] {
+      while (!stop_) {
+        ::pthread_kill(self, SIGUSR1);
+        ++sent_;
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    });
+  }
+  ~Signals() {
+    stop_ = true;
+    nuisance_.join();
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+  // Returns when some have been sent since.
+  void wait_for_some() const {
+    const int before = sent_;
+    while (sent_ < before + 4) std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::atomic<int> sent_{0};
+  std::thread nuisance_;
+};
+
 TEST(ThriftTransport, ANameThatNobodyServesIsNotOpen) {
   TFarcallTransport transport("nobody-serves-this");
   EXPECT_EQ(type_of([&] { transport.open(); }), TTransportException::NOT_OPEN);
@@ -132,27 +165,52 @@ TEST(ThriftTransport, AServerTellsWhoItsClientIs) {
 }
 
 TEST(ThriftTransport, SignalsDoNotDisturbACall) {
-  struct sigaction action {};
-  action.sa_handler = [](int) {};
-  ::sigaction(SIGUSR1, &action, nullptr);
   const auto handler = std::make_shared<Ping>();
   handler->pause = std::chrono::milliseconds(100);
   const Server<> server(Kind::threaded, std::make_shared<rpc::pingProcessor>(handler));
   Caller<rpc::pingClient> caller(server.name);
-  const pthread_t self = ::pthread_self();
-  std::atomic<bool> stop{false};
-  std::thread nuisance([&] {
-    while (!stop) {
-      ::pthread_kill(self, SIGUSR1);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-  });
+  const Signals signals;
   caller->hello("x");
   std::string name;
   caller->name(name);
   EXPECT_EQ(name, "ping");
-  stop = true;
-  nuisance.join();
+}
+
+TEST(ThriftTransport, SignalsDoNotDisturbAnOpen) {
+  const std::string name = unique_name();
+  TFarcallServerTransport server(name);
+  server.listen();
+  const Signals signals;
+  std::thread accepting([&] {
+    signals.wait_for_some();
+    (void)type_of([&] { (void)server.accept(); });
+  });
+  TFarcallTransport client(name);
+  EXPECT_NO_THROW(client.open());
+  server.interrupt();  // unless it has been accepted
+  accepting.join();
+}
+
+// However many come: each ends a wait, which begins anew.
+TEST(ThriftTransport, ATimeoutIsOneBesideSignals) {
+  const std::string name = unique_name();
+  TFarcallServerTransport server(name);
+  server.setReceiveTimeout(std::chrono::milliseconds(100));
+  server.listen();
+  for (const std::uint8_t type : {std::uint8_t{4} /* one-way */, std::uint8_t{1} /* a call */}) {
+    std::shared_ptr<TTransport> accepted;
+    std::thread accepting([&] { accepted = server.accept(); });
+    TFarcallTransport client(name);
+    client.open();
+    accepting.join();
+    client.setTimeout(std::chrono::milliseconds(100));
+    const Signals signals;
+    std::uint8_t byte = 0;
+    EXPECT_EQ(type_of([&] { accepted->read(&byte, 1); }), TTransportException::TIMED_OUT);
+    const std::uint8_t bytes[] = {0x80, 0x01, 0, type, 0, 0, 0, 0, 0, 0, 0, 1, 0};
+    client.write(bytes, sizeof bytes);
+    EXPECT_EQ(type_of([&] { client.flush(); }), TTransportException::TIMED_OUT);
+  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "farcall/thrift/transport.hpp"
 #include "one_way.hpp"
 #include "protocol.hpp"
+#include "within.hpp"
 
 namespace farcall::thrift {
 
@@ -23,9 +24,39 @@ TFarcallTransport::TFarcallTransport(std::string name,
 
 TFarcallTransport::~TFarcallTransport() = default;
 
-void TFarcallTransport::start_timeout() const {
-  if (timeout_.count() != 0) set_message_timeout(timeout_);
+namespace {
+
+// Waits for the answer whatever signals come. How many bytes came is in `replied`.
+int exchange(const MessageConnection& connection, std::span<const iovec> out,
+             std::span<std::byte> room, std::span<const int> descriptors, const Within& within,
+             std::size_t& replied) {
+  const iovec into{.iov_base = room.data(), .iov_len = room.size()};
+  farcall_message all{};
+  all.send = out.data();
+  all.send_count = static_cast<int>(out.size());
+  all.reply = &into;
+  all.reply_count = 1;
+  all.descriptors = descriptors.data();
+  all.descriptor_count = static_cast<unsigned>(descriptors.size());
+  all.flags = FARCALL_KEEP_WAITING;
+  const int status =
+      again_after_signals(within, [&] { return farcall_send_message(connection.number(), &all); });
+  replied = all.replied;
+  return checked_message(status, "send");
 }
+
+MessageConnection adopt(UniqueFd& descriptor) {
+  const int number = farcall_adopt(descriptor.get());
+  // What is no connection stays.
+  if (number >= 0 || errno != EINVAL) (void)descriptor.release();
+  return MessageConnection(checked_message(number, "adopt"));
+}
+
+iovec part(const void* data, std::size_t size) {
+  return {.iov_base = const_cast<void*>(data), .iov_len = size};
+}
+
+}  // namespace
 
 void TFarcallTransport::fail(const std::system_error& error) {
   const int code = error.code().value();
@@ -65,9 +96,10 @@ class TFarcallTransport::FarRoom {
 };
 
 // No descriptor goes to another machine: calls go to the name itself.
-void TFarcallTransport::open_far(MessageConnection listener) {
-  start_timeout();
-  if (listener.send(std::as_bytes(std::span(&kFar, 1))).status != kWhole)
+void TFarcallTransport::open_far(MessageConnection listener, const Within& within) {
+  const iovec far = part(&kFar, sizeof kFar);
+  std::size_t replied = 0;
+  if (exchange(listener, std::span(&far, 1), {}, {}, within, replied) != kWhole)
     throw SystemError(EPROTO, "open");
   far_ = std::make_unique<FarRoom>();
   connection_ = std::move(listener);
@@ -76,26 +108,30 @@ void TFarcallTransport::open_far(MessageConnection listener) {
 void TFarcallTransport::open() {
   if (isOpen()) return;
   constexpr auto kPatience = std::chrono::seconds(10);
+  const Within within(timeout_);
   const Deadline deadline =
-      Deadline::after(timeout_.count() != 0 ? std::chrono::nanoseconds(timeout_) : kPatience);
+      within.deadline().is_never() ? Deadline::after(kPatience) : within.deadline();
   try {
-    start_timeout();
-    MessageConnection listener(name_);
+    MessageConnection listener(checked_message(
+        again_after_signals(within, [&] { return farcall_name_open(name_.c_str()); }),
+        "open a name"));
     auto [mine, theirs] = socket_pair();
     const int descriptor = theirs.get();
-    start_timeout();
+    const iovec hello = part(&kHello, sizeof kHello);
+    std::size_t replied = 0;
     try {
-      (void)listener.send(std::as_bytes(std::span(&kHello, 1)), {}, std::span(&descriptor, 1));
+      (void)exchange(listener, std::span(&hello, 1), {}, std::span(&descriptor, 1), within,
+                     replied);
     } catch (const std::system_error& error) {
       if (error.code().value() != EOPNOTSUPP) throw;
-      return open_far(std::move(listener));
+      return open_far(std::move(listener), within);
     }
     theirs.reset();
     auto answer = receive_fd_message(mine.get(), deadline);
     if (!answer) throw SystemError(ESRCH, "open");
     ReceivedFds came(std::move(answer->descriptors));  // more than one may be long in closing
     if (came.size() != 1) throw SystemError(ESRCH, "open");
-    connection_ = MessageConnection(checked_message(farcall_adopt(came[0].release()), "adopt"));
+    connection_ = adopt(came[0]);
   } catch (const std::system_error& error) {
     fail(error);
   }
@@ -116,32 +152,20 @@ bool TFarcallTransport::peek() {
 }
 
 void TFarcallTransport::call(std::span<const std::byte> request) {
-  const auto exchange = [this](std::span<const std::byte> out, std::size_t& replied) {
-    const iovec message{.iov_base = const_cast<std::byte*>(out.data()), .iov_len = out.size()};
-    const iovec into{.iov_base = room().data(), .iov_len = room().size()};
-    farcall_message all{};
-    all.send = &message;
-    all.send_count = 1;
-    all.reply = &into;
-    all.reply_count = 1;
-    all.flags = FARCALL_KEEP_WAITING;
-    int status = -1;
-    do {
-      start_timeout();
-      status = farcall_send_message(connection_.number(), &all);
-    } while (status < 0 && errno == EINTR);  // nobody has received it
-    replied = all.replied;
-    return checked_message(status, "send");
+  const Within within(timeout_);
+  const auto send = [&](std::span<const std::byte> out, std::size_t& replied) {
+    const iovec message = part(out.data(), out.size());
+    return exchange(connection_, std::span(&message, 1), room(), {}, within, replied);
   };
   std::size_t replied = 0;
-  int status = exchange(request, replied);
+  int status = send(request, replied);
   if (status == kLonger) {
     std::uint64_t length = 0;
     if (replied != sizeof length) throw SystemError(EPROTO, "reply");
     std::memcpy(&length, room().data(), sizeof length);
     if (length > FARCALL_MESSAGE_MAX) throw SystemError(EPROTO, "reply");
     make_room(length);
-    status = exchange({}, replied);
+    status = send({}, replied);
     if (replied != length) throw SystemError(EPROTO, "reply");
   }
   if (status != kWhole) throw SystemError(EPROTO, "reply");
@@ -149,23 +173,14 @@ void TFarcallTransport::call(std::span<const std::byte> request) {
 }
 
 void TFarcallTransport::call_far(std::span<const std::byte> request) {
-  const std::array<iovec, 2> out{
-      iovec{.iov_base = const_cast<std::uint32_t*>(&kFar), .iov_len = sizeof kFar},
-      iovec{.iov_base = const_cast<std::byte*>(request.data()), .iov_len = request.size()}};
-  const iovec into{.iov_base = far_->all().data(), .iov_len = far_->all().size()};
-  farcall_message all{};
-  all.send = out.data();
-  all.send_count = static_cast<int>(out.size());
-  all.reply = &into;
-  all.reply_count = 1;
-  all.flags = FARCALL_KEEP_WAITING;
-  start_timeout();
-  const int status = checked_message(farcall_send_message(connection_.number(), &all), "send");
+  const std::array<iovec, 2> out{part(&kFar, sizeof kFar), part(request.data(), request.size())};
+  std::size_t replied = 0;
+  const int status = exchange(connection_, out, far_->all(), {}, Within(timeout_), replied);
   if (status != kWhole) throw SystemError(EMSGSIZE, "reply");
-  make_room(all.replied);
-  std::ranges::copy(far_->all().first(all.replied), room().begin());
-  far_->give_back(all.replied);
-  received(all.replied);
+  make_room(replied);
+  std::ranges::copy(far_->all().first(replied), room().begin());
+  far_->give_back(replied);
+  received(replied);
 }
 
 void TFarcallTransport::flush() {
@@ -181,11 +196,9 @@ void TFarcallTransport::flush() {
     const bool one_way =
         is_one_way({reinterpret_cast<const std::uint8_t*>(message.data()), message.size()});
     if (one_way && message.size() <= kOneWayBytes) {
-      int result = -1;
-      do {
-        start_timeout();
-        result = farcall_send_one_way(connection_.number(), message.data(), message.size());
-      } while (result < 0 && errno == EINTR);
+      const int result = again_after_signals(Within(timeout_), [&] {
+        return farcall_send_one_way(connection_.number(), message.data(), message.size());
+      });
       checked_message(result, "send");
     } else {
       call(message);

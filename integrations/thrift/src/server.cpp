@@ -13,6 +13,7 @@
 #include "farcall/thrift/transport.hpp"
 #include "one_way.hpp"
 #include "protocol.hpp"
+#include "within.hpp"
 
 namespace farcall::thrift {
 
@@ -68,12 +69,14 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
         timeout_(timeout),
         origin_("pid " + std::to_string(client.pid) + " uid " + std::to_string(client.uid)),
         channel_(FARCALL_DISCONNECT),
-        own_(channel_.connect()) {}
+        own_(channel_.connect()),
+        interrupts_(own_.number()) {}
   ~Accepted() override { shut(); }
 
   // A connection for the client.
   [[nodiscard]] MessageConnection connect() const { return channel_.connect(); }
-  void interrupt() noexcept { (void)farcall_pulse(own_.number(), 0, kInterrupt, 0); }
+  // By any thread, also while another closes it.
+  void interrupt() const noexcept { (void)farcall_pulse(interrupts_, 0, kInterrupt, 0); }
 
   [[nodiscard]] bool isOpen() const override { return open_; }
   bool peek() override { return rBase_ != rBound_ || (open_ && fill()); }
@@ -102,11 +105,10 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
     if (message_) answer({}, kWhole);
     while (open_) {
       farcall_info info{};
-      if (timeout_.count() != 0) set_message_timeout(timeout_);
-      const std::int64_t id =
-          farcall_receive(channel_.number(), room().data(), room().size(), &info);
+      const std::int64_t id = again_after_signals(Within(timeout_), [&] {
+        return farcall_receive(channel_.number(), room().data(), room().size(), &info);
+      });
       if (id < 0) {
-        if (errno == EINTR) continue;
         if (errno == ETIMEDOUT) throw TTransportException(TTransportException::TIMED_OUT, origin_);
         open_ = false;
         break;
@@ -177,6 +179,7 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
   const std::string origin_;
   MessageChannel channel_;
   MessageConnection own_;
+  const int interrupts_;
   ReceivedMessage message_;
   std::vector<std::byte> longer_;
   std::atomic<bool> open_{true};

@@ -47,7 +47,7 @@ void MessageTransport::received(std::size_t bytes) {
 void MessageTransport::make_room(std::size_t bytes) {
   if (bytes <= in_.size()) return;
   setReadBuffer(in_.data(), 0);
-  in_.resize(std::max(bytes, in_.size() * 2));
+  in_.resize(std::max(bytes, std::min<std::size_t>(in_.size() * 2, FARCALL_MESSAGE_MAX)));
 }
 
 void MessageTransport::writeSlow(const std::uint8_t* buffer, std::uint32_t length) {

@@ -338,3 +338,11 @@ fn a_name_lets_those_connect_that_its_mode_names() {
         assert_eq!(child.wait(), 0);
     }
 }
+
+#[test]
+fn what_is_no_connection_is_closed() {
+    let (mut here, there) = UnixStream::pair().unwrap();
+    here.set_nonblocking(true).unwrap();
+    assert_eq!(Connection::adopt(there.into()).unwrap_err(), Error::Os(libc::EINVAL));
+    assert_eq!(here.read(&mut [0]).unwrap(), 0);
+}

@@ -2,7 +2,7 @@
 //! Where messages are sent.
 
 use std::os::raw::c_int;
-use std::os::unix::io::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::unix::io::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
 use farcall_sys::message as sys;
@@ -50,9 +50,16 @@ impl Connection {
     }
 
     /// Makes a connection of what [`Connection::descriptor()`] of any process is, inherited or received.
+    /// What is none is closed: EINVAL.
     pub fn adopt(descriptor: OwnedFd) -> Result<Connection> {
-        // SAFETY: it is given away, also where it is refused.
-        Connection::of(unsafe { sys::farcall_adopt(descriptor.into_raw_fd()) })
+        let descriptor = descriptor.into_raw_fd();
+        // SAFETY: it is given away.
+        let made = Connection::of(unsafe { sys::farcall_adopt(descriptor) });
+        if matches!(made, Err(Error::Os(libc::EINVAL))) {
+            // SAFETY: it has stayed here, where it is no connection.
+            drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        }
+        made
     }
 
     /// What makes a connection where it is passed on, to be sent along with a message as well.

@@ -43,6 +43,8 @@
 
 namespace farcall::thrift {
 
+class Within;
+
 // What both ends have in common: memory for what is written and for what came.
 class MessageTransport
     : public apache::thrift::transport::TVirtualTransport<MessageTransport,
@@ -95,11 +97,10 @@ class TFarcallTransport final : public MessageTransport {
  private:
   class FarRoom;
 
-  void open_far(MessageConnection listener);
+  void open_far(MessageConnection listener, const Within& within);
   void call(std::span<const std::byte> request);
   void call_far(std::span<const std::byte> request);
   [[noreturn]] void fail(const std::system_error& error);
-  void start_timeout() const;
 
   const std::string name_;
   std::chrono::milliseconds timeout_{0};
