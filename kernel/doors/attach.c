@@ -11,6 +11,7 @@
 
 #include "compat.h"
 #include "doors/door.h"
+#include "doors/fs.h"
 #include "files.h"
 #include "user.h"
 #include "words.h"
@@ -112,11 +113,26 @@ free:
 	return ERR_PTR(err);
 }
 
+/*
+ * Files of proc, and of a control group, go with what they are about and not by being deleted: no mark on them
+ * would ever go, nor its door, nor the module. Their file systems have it in common that nothing of theirs can
+ * be a program, whatever they are mounted with.
+ */
+static bool is_of_kernel(const struct file *path)
+{
+	return file_inode(path)->i_sb->s_iflags & SB_I_NOEXEC;
+}
+
 static long attach(struct file *door, struct file *path)
 {
 	struct attachment *attachment;
 	int err;
 
+	/* A door that is mounted is one already. */
+	if (stplr_doorfs_behind(path) != path)
+		return -EBUSY;
+	if (is_of_kernel(path))
+		return -EINVAL;
 	if (!stplr_owns(path))
 		return -EPERM;
 	if (!(path->f_mode & FMODE_WRITE))
