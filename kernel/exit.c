@@ -55,41 +55,58 @@ static struct stplr_watch *take_out_locked(const void *key)
 	return leader;
 }
 
+/* Whose owners have ended; nobody else does away with such leaders. */
+struct ended {
+	struct stplr_watch *leaders[4];
+	unsigned int count;
+};
+
+static void end_locked(struct ended *ended, const void *key)
+{
+	struct stplr_watch *leader = take_out_locked(key);
+
+	if (leader)
+		ended->leaders[ended->count++] = leader;
+}
+
+static void tell(const struct ended *ended)
+{
+	unsigned int i;
+
+	for (i = 0; i < ended->count; i++)
+		queue_work(endings, &ended->leaders[i]->work);
+}
+
 static void on_exit(STPLR_EXIT_PROBE_ARGS)
 {
-	struct stplr_watch *of_thread, *of_process = NULL, *of_program = NULL;
+	struct ended ended = {};
 
 	if (!atomic_read(&led))
 		return;
 	raw_spin_lock(&watch_lock);
-	of_thread = take_out_locked(task);
+	end_locked(&ended, task);
+	end_locked(&ended, stplr_exit_thread_program(task));
 	/* The kernel has counted this thread out already. */
 	if (!atomic_read(&task->signal->live)) {
-		of_process = take_out_locked(task->signal);
-		of_program = take_out_locked(stplr_exit_program(task));
+		end_locked(&ended, task->signal);
+		end_locked(&ended, stplr_exit_program(task));
 	}
 	raw_spin_unlock(&watch_lock);
-	/* Nobody else does away with a leader whose owner has ended. */
-	if (of_thread)
-		queue_work(endings, &of_thread->work);
-	if (of_process)
-		queue_work(endings, &of_process->work);
-	if (of_program)
-		queue_work(endings, &of_program->work);
+	tell(&ended);
 }
 
 /* All other threads are gone, and nothing of the new program has run. */
 static void on_exec(void *data, struct task_struct *task, pid_t before, struct linux_binprm *binary)
 {
-	struct stplr_watch *of_program;
+	struct ended ended = {};
 
 	if (!atomic_read(&led))
 		return;
 	raw_spin_lock(&watch_lock);
-	of_program = take_out_locked(stplr_exit_program(task));
+	end_locked(&ended, stplr_exit_thread_program(task));
+	end_locked(&ended, stplr_exit_program(task));
 	raw_spin_unlock(&watch_lock);
-	if (of_program)
-		queue_work(endings, &of_program->work);
+	tell(&ended);
 }
 
 struct search {

@@ -46,7 +46,7 @@ int stplr_exit_init(void);
  */
 void stplr_exit_exit(void);
 
-/* Keys of the calling thread, of its process, and of what that runs until it executes another program. */
+/* Keys of the calling thread and of its process; */
 static inline const void *stplr_exit_thread(void)
 {
 	return current;
@@ -57,9 +57,14 @@ static inline const void *stplr_exit_process(void)
 	return current->signal;
 }
 
+/* and of either until it executes another program. Of the former two no key is odd. */
+static inline const void *stplr_exit_thread_program(const struct task_struct *task)
+{
+	return (const char *)task + 1;
+}
+
 static inline const void *stplr_exit_program(const struct task_struct *task)
 {
-	/* No other key is odd. */
 	return (const char *)task->signal + 1;
 }
 
