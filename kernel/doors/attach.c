@@ -22,6 +22,9 @@ struct attachment {
 	struct stplr_user *user; /* reference: whose it is */
 };
 
+/* With the inode that it keeps, of which a file system's own part may be as large as the kernel's. */
+#define COST (sizeof(struct attachment) + 2 * sizeof(struct inode))
+
 static struct fsnotify_group *attachments;
 
 static struct attachment *attachment_of(struct fsnotify_mark *mark)
@@ -42,7 +45,7 @@ static void free_attachment(struct fsnotify_mark *mark)
 
 	stplr_door_closing(attachment->door);
 	fput(attachment->door);
-	stplr_user_uncharge(attachment->user, sizeof(*attachment));
+	stplr_user_uncharge(attachment->user, COST);
 	stplr_user_put(attachment->user);
 	kfree(attachment);
 }
@@ -99,7 +102,7 @@ static struct attachment *attachment_new(struct file *door)
 	attachment->user = stplr_user_get();
 	if (!attachment->user)
 		goto free;
-	err = stplr_user_charge(attachment->user, sizeof(*attachment));
+	err = stplr_user_charge(attachment->user, COST);
 	if (err)
 		goto put_user;
 	attachment->door = get_file(door);

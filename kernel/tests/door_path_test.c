@@ -197,6 +197,19 @@ static void a_file_is_deleted_with_its_last_descriptor(void)
 	CHECK(serving.arguments.notes & STPLR_NOTE_UNREF);
 }
 
+/* The kernel cannot forget the file as long, so its inode is among what the user is charged for. */
+static void a_path_takes_as_much_as_its_file(void)
+{
+	int door = new_door(new_pool());
+	long before = bytes_of(0);
+
+	IS(0, attach(door, PLACE));
+	CHECK(bytes_of(0) >= before + 1000);
+	IS(0, detach(PLACE));
+	while (bytes_of(0) != before)
+		nap(2);
+}
+
 static void await_unref(struct serving *serving)
 {
 	IS(0, serve(serving));
@@ -454,6 +467,7 @@ static const struct test tests[] = {
 	{ "whether there is a door is for all to know",
 	  whether_there_is_a_door_is_for_all_to_know },
 	{ "files of the kernel's own lead to no door", files_of_the_kernels_own_lead_to_no_door },
+	{ "a path takes as much as its file", a_path_takes_as_much_as_its_file },
 	{ "a file is deleted with its last descriptor", a_file_is_deleted_with_its_last_descriptor },
 	{ "a path counts as a descriptor", a_path_counts_as_a_descriptor },
 	{ "a file system with doors can be unmounted", a_file_system_with_doors_can_be_unmounted },
