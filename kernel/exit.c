@@ -16,7 +16,7 @@ static DEFINE_HASHTABLE(leaders, 10);
 static atomic_t led; /* how many leaders there are */
 
 static struct workqueue_struct *endings;
-static struct tracepoint *exit_tracepoint;
+static struct tracepoint *exit_tracepoint, *exec_tracepoint;
 
 /* Of all that watched the same, the leader last, for the work is part of it. */
 static void run_watches(struct work_struct *work)
@@ -55,23 +55,58 @@ static struct stplr_watch *take_out_locked(const void *key)
 	return leader;
 }
 
+/* Whose owners have ended; nobody else does away with such leaders. */
+struct ended {
+	struct stplr_watch *leaders[4];
+	unsigned int count;
+};
+
+static void end_locked(struct ended *ended, const void *key)
+{
+	struct stplr_watch *leader = take_out_locked(key);
+
+	if (leader)
+		ended->leaders[ended->count++] = leader;
+}
+
+static void tell(const struct ended *ended)
+{
+	unsigned int i;
+
+	for (i = 0; i < ended->count; i++)
+		queue_work(endings, &ended->leaders[i]->work);
+}
+
 static void on_exit(STPLR_EXIT_PROBE_ARGS)
 {
-	struct stplr_watch *of_thread, *of_process = NULL;
+	struct ended ended = {};
 
 	if (!atomic_read(&led))
 		return;
 	raw_spin_lock(&watch_lock);
-	of_thread = take_out_locked(task);
+	end_locked(&ended, task);
+	end_locked(&ended, stplr_exit_thread_program(task));
 	/* The kernel has counted this thread out already. */
-	if (!atomic_read(&task->signal->live))
-		of_process = take_out_locked(task->signal);
+	if (!atomic_read(&task->signal->live)) {
+		end_locked(&ended, task->signal);
+		end_locked(&ended, stplr_exit_program(task));
+	}
 	raw_spin_unlock(&watch_lock);
-	/* Nobody else does away with a leader whose owner has ended. */
-	if (of_thread)
-		queue_work(endings, &of_thread->work);
-	if (of_process)
-		queue_work(endings, &of_process->work);
+	tell(&ended);
+}
+
+/* All other threads are gone, and nothing of the new program has run. */
+static void on_exec(void *data, struct task_struct *task, pid_t before, struct linux_binprm *binary)
+{
+	struct ended ended = {};
+
+	if (!atomic_read(&led))
+		return;
+	raw_spin_lock(&watch_lock);
+	end_locked(&ended, stplr_exit_thread_program(task));
+	end_locked(&ended, stplr_exit_program(task));
+	raw_spin_unlock(&watch_lock);
+	tell(&ended);
 }
 
 struct search {
@@ -100,19 +135,28 @@ int stplr_exit_init(void)
 	int err;
 
 	exit_tracepoint = stplr_find_tracepoint("sched_process_exit");
-	if (!exit_tracepoint)
+	exec_tracepoint = stplr_find_tracepoint("sched_process_exec");
+	if (!exit_tracepoint || !exec_tracepoint)
 		return -EOPNOTSUPP;
 	endings = alloc_workqueue("stplr", WQ_UNBOUND, 0);
 	if (!endings)
 		return -ENOMEM;
 	err = tracepoint_probe_register(exit_tracepoint, on_exit, NULL);
 	if (err)
-		destroy_workqueue(endings);
+		goto destroy;
+	err = tracepoint_probe_register(exec_tracepoint, on_exec, NULL);
+	if (!err)
+		return 0;
+	tracepoint_probe_unregister(exit_tracepoint, on_exit, NULL);
+	tracepoint_synchronize_unregister();
+destroy:
+	destroy_workqueue(endings);
 	return err;
 }
 
 void stplr_exit_exit(void)
 {
+	tracepoint_probe_unregister(exec_tracepoint, on_exec, NULL);
 	tracepoint_probe_unregister(exit_tracepoint, on_exit, NULL);
 	tracepoint_synchronize_unregister();
 	destroy_workqueue(endings);

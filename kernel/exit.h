@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Learns that a thread or a process has ended, which no file tells: descriptors may have been
- * inherited or passed on, and outlive whoever used them.
+ * Learns that a thread, a process or the program that it runs has ended, which no file tells: descriptors
+ * may have been inherited or passed on, or stay open over exec, and outlive whoever used them.
  *
- * The kernel's own tracepoint for exits is the only hook that modules have for threads. The probe
- * only takes what was watched out of a table, at once however much it is; the rest happens in a work
- * item, which may sleep. Each thread or process that has ended has a work item of its own, so that
- * nobody's news wait for what another has left behind.
+ * The kernel's own tracepoints for exits and for exec are the only hooks that modules have for these. The
+ * probes only take what was watched out of a table, at once however much it is; the rest happens in a work
+ * item, which may sleep. Each thread, process or program that has ended has a work item of its own, so
+ * that nobody's news wait for what another has left behind.
  */
 #ifndef STPLR_EXIT_H
 #define STPLR_EXIT_H
@@ -46,7 +46,7 @@ int stplr_exit_init(void);
  */
 void stplr_exit_exit(void);
 
-/* Keys of the calling thread and of its process. */
+/* Keys of the calling thread and of its process; */
 static inline const void *stplr_exit_thread(void)
 {
 	return current;
@@ -55,6 +55,17 @@ static inline const void *stplr_exit_thread(void)
 static inline const void *stplr_exit_process(void)
 {
 	return current->signal;
+}
+
+/* and of either until it executes another program. Of the former two no key is odd. */
+static inline const void *stplr_exit_thread_program(const struct task_struct *task)
+{
+	return (const char *)task + 1;
+}
+
+static inline const void *stplr_exit_program(const struct task_struct *task)
+{
+	return (const char *)task->signal + 1;
 }
 
 /**

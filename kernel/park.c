@@ -20,11 +20,11 @@
 
 /*
  * A thread that may come back by way of this module's code, so the module stays until it is known that
- * it does not: the thread has come back, or has begun something else here, or has ended.
+ * it does not: the thread has come back, or has begun something else here, or has ended, or runs another program.
  */
 struct parked {
 	struct hlist_node by_thread, by_file;
-	struct stplr_watch watch; /* of the thread */
+	struct stplr_watch watch; /* of the thread, as long as it runs this program */
 	struct task_struct *task; /* reference: whoever ends a call may still wake its sender */
 	const void *process;
 	struct file *file; /* compared, never followed */
@@ -35,12 +35,12 @@ struct parked {
 
 atomic_t stplr_parked_count;
 
-/* Protects both tables, and what. Nothing nests in it. */
+/* Protects both tables, and what. Nothing nests in it but what exit.c has. */
 static DEFINE_SPINLOCK(parked_lock);
 static DEFINE_HASHTABLE(by_thread, 8);
 static DEFINE_HASHTABLE(by_file, 8);
 
-static struct tracepoint *fork_tracepoint;
+static struct tracepoint *fork_tracepoint, *exec_tracepoint;
 
 bool stplr_interruption_passes(void)
 {
@@ -92,6 +92,7 @@ static void forget_locked(struct parked *parked)
 	atomic_dec(&stplr_parked_count);
 }
 
+/* Or executes another program, which may be here already. */
 static void thread_died(struct stplr_watch *watch)
 {
 	struct parked *parked = container_of(watch, struct parked, watch);
@@ -109,10 +110,9 @@ static void thread_died(struct stplr_watch *watch)
 	module_put(THIS_MODULE);
 }
 
-/* By the thread, which is alive, while something else keeps the module. */
+/* By the thread, which has unwatched it, while something else keeps the module. */
 static void dispose(struct parked *parked)
 {
-	WARN_ON_ONCE(!stplr_exit_unwatch(&parked->watch));
 	put_task_struct(parked->task);
 	kfree(parked);
 	module_put(THIS_MODULE);
@@ -151,6 +151,7 @@ static long restart(struct restart_block *block)
 	/* It may be to begin anew, which what the thread has come back by cannot; or be parked again. */
 	known = stplr_set_syscall(parked->number);
 	/* The file, which is put on the way out of the kernel, keeps it here. */
+	WARN_ON_ONCE(!stplr_exit_unwatch(&parked->watch));
 	dispose(parked);
 	result = ops->resume(what);
 	return result == -ERESTARTSYS && !known ? -EINTR : result;
@@ -166,16 +167,35 @@ static void on_fork(void *data, struct task_struct *parent, struct task_struct *
 		forget_restart(&child->restart_block);
 }
 
+/* A handler may execute another program, which has nothing to come back for either. */
+static void on_exec(void *data, struct task_struct *task, pid_t before, struct linux_binprm *binary)
+{
+	if (task->restart_block.fn == restart)
+		forget_restart(&task->restart_block);
+}
+
 int stplr_park_init(void)
 {
+	int err;
+
 	fork_tracepoint = stplr_find_tracepoint("sched_process_fork");
-	if (!fork_tracepoint)
+	exec_tracepoint = stplr_find_tracepoint("sched_process_exec");
+	if (!fork_tracepoint || !exec_tracepoint)
 		return -EOPNOTSUPP;
-	return tracepoint_probe_register(fork_tracepoint, on_fork, NULL);
+	err = tracepoint_probe_register(fork_tracepoint, on_fork, NULL);
+	if (err)
+		return err;
+	err = tracepoint_probe_register(exec_tracepoint, on_exec, NULL);
+	if (!err)
+		return 0;
+	tracepoint_probe_unregister(fork_tracepoint, on_fork, NULL);
+	tracepoint_synchronize_unregister();
+	return err;
 }
 
 void stplr_park_exit(void)
 {
+	tracepoint_probe_unregister(exec_tracepoint, on_exec, NULL);
 	tracepoint_probe_unregister(fork_tracepoint, on_fork, NULL);
 	tracepoint_synchronize_unregister();
 }
@@ -200,7 +220,7 @@ long stplr_park(void *what, struct file *file, const struct stplr_parked_ops *op
 	hash_add(by_file, &parked->by_file, (unsigned long)file);
 	atomic_inc(&stplr_parked_count);
 	spin_unlock(&parked_lock);
-	stplr_exit_watch(&parked->watch, stplr_exit_thread(), thread_died);
+	stplr_exit_watch(&parked->watch, stplr_exit_thread_program(current), thread_died);
 	return set_restart_fn(&current->restart_block, restart);
 }
 
@@ -211,6 +231,9 @@ void stplr_unpark_slow(void)
 
 	spin_lock(&parked_lock);
 	parked = find_locked(current);
+	/* What it had parked before exec is left to thread_died(). */
+	if (parked && !stplr_exit_unwatch(&parked->watch))
+		parked = NULL;
 	if (parked) {
 		what = take_locked(parked);
 		forget_locked(parked);

@@ -201,7 +201,7 @@ static long put_in_slot(struct stplr_regions *regions, struct stplr_region *regi
 		refcount_inc(&regions->refs);
 		region->regions = regions;
 		regions->slots[number] = region;
-		stplr_exit_watch(&region->watch, stplr_exit_process(), owner_died);
+		stplr_exit_watch(&region->watch, stplr_exit_program(current), owner_died);
 	}
 	spin_unlock(&regions->lock);
 	return number < STPLR_REGIONS ? number : -ENOSPC;

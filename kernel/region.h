@@ -4,7 +4,7 @@
  * pinning them for each message.
  *
  * A region belongs to a connection, and is used by the process that registered it. It ends when it
- * is unregistered, when that process ends, or with the connection; the pages are let go when the
+ * is unregistered, when that process ends or executes another program, or with the connection; the pages are let go when the
  * last message that uses them is through. They count as pinned memory of the process (VmPin, no more
  * than RLIMIT_MEMLOCK) and against the limit of the user.
  */
@@ -27,7 +27,7 @@ struct page;
 struct stplr_region {
 	refcount_t refs;
 	struct stplr_regions *regions; /* reference, while it is in a slot */
-	struct stplr_watch watch; /* of the process */
+	struct stplr_watch watch; /* of the process, as long as it runs this program */
 	struct stplr_user *user; /* reference */
 	struct mm_struct *mm; /* mmgrab */
 	u64 base;

@@ -66,7 +66,6 @@ static void leave(struct stplr_sending *sending)
 	struct stplr_message *message = sending->message;
 	struct stplr_call *call = &message->call;
 	struct stplr_item *pulse = message->unblock;
-
 	bool owed;
 
 	message->unblock = NULL;

@@ -32,7 +32,7 @@ declare -A packages=(
   [bench]="python3-zmq"
   [lint]="clang-format clang-tidy shellcheck"
   [kernel]="build-essential python3 qemu-system-x86 busybox-static cpio kmod libelf-dev flex
-    bison bc xz-utils udev systemd nats-server"
+    bison bc xz-utils udev systemd nats-server sparse"
 )
 
 wanted=()

@@ -11,6 +11,7 @@
 
 #include "compat.h"
 #include "doors/door.h"
+#include "doors/fs.h"
 #include "files.h"
 #include "user.h"
 #include "words.h"
@@ -20,6 +21,9 @@ struct attachment {
 	struct file *door; /* reference */
 	struct stplr_user *user; /* reference: whose it is */
 };
+
+/* With the inode that it keeps, of which a file system's own part may be as large as the kernel's. */
+#define COST (sizeof(struct attachment) + 2 * sizeof(struct inode))
 
 static struct fsnotify_group *attachments;
 
@@ -41,7 +45,7 @@ static void free_attachment(struct fsnotify_mark *mark)
 
 	stplr_door_closing(attachment->door);
 	fput(attachment->door);
-	stplr_user_uncharge(attachment->user, sizeof(*attachment));
+	stplr_user_uncharge(attachment->user, COST);
 	stplr_user_put(attachment->user);
 	kfree(attachment);
 }
@@ -98,7 +102,7 @@ static struct attachment *attachment_new(struct file *door)
 	attachment->user = stplr_user_get();
 	if (!attachment->user)
 		goto free;
-	err = stplr_user_charge(attachment->user, sizeof(*attachment));
+	err = stplr_user_charge(attachment->user, COST);
 	if (err)
 		goto put_user;
 	attachment->door = get_file(door);
@@ -112,11 +116,26 @@ free:
 	return ERR_PTR(err);
 }
 
+/*
+ * Files of proc, and of a control group, go with what they are about and not by being deleted: no mark on them
+ * would ever go, nor its door, nor the module. Their file systems have it in common that nothing of theirs can
+ * be a program, whatever they are mounted with.
+ */
+static bool is_of_kernel(const struct file *path)
+{
+	return file_inode(path)->i_sb->s_iflags & SB_I_NOEXEC;
+}
+
 static long attach(struct file *door, struct file *path)
 {
 	struct attachment *attachment;
 	int err;
 
+	/* A door that is mounted is one already. */
+	if (stplr_doorfs_behind(path) != path)
+		return -EBUSY;
+	if (is_of_kernel(path))
+		return -EINVAL;
 	if (!stplr_owns(path))
 		return -EPERM;
 	if (!(path->f_mode & FMODE_WRITE))

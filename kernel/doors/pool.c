@@ -298,11 +298,11 @@ static void shut_down(struct stplr_pool *pool)
 }
 
 /* The watch had a reference. */
-static void process_died(struct stplr_watch *watch)
+static void program_ended(struct stplr_watch *watch)
 {
 	struct stplr_pool *pool = container_of(watch, struct stplr_pool, watch);
 
-	stplr_log(STPLR_DEBUG_DEATHS, "pool %u: its process has ended\n", pool->port.number);
+	stplr_log(STPLR_DEBUG_DEATHS, "pool %u: its program has ended\n", pool->port.number);
 	shut_down(pool);
 	stplr_pool_put(pool);
 }
@@ -320,7 +320,10 @@ static int pool_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
-/* Exec closes it, though others may have it still. */
+/*
+ * Exec closes it, though others may have it still: then its doors have ended before the new program runs.
+ * Where exec does not close it, program_ended() comes a moment later.
+ */
 static int pool_flush(struct file *file, fl_owner_t owner)
 {
 	struct stplr_pool *pool = file->private_data;
@@ -463,7 +466,7 @@ static struct stplr_pool *pool_new(u32 spin_us)
 	hash_init(pool->servers);
 	hash_init(pool->deferred);
 	stplr_show(&pool->shown, &pool->port, &pool_shown_ops);
-	stplr_exit_watch(&pool->watch, pool->process, process_died);
+	stplr_exit_watch(&pool->watch, stplr_exit_program(current), program_ended);
 	return pool;
 
 put_user:

@@ -38,7 +38,7 @@ struct stplr_pool {
 	struct mm_struct *mm; /* mmgrab; compared: the creator has another once it has executed */
 	struct task_struct *task; /* reference: no other process is known by the same key */
 	struct pid *tgid; /* reference */
-	struct stplr_watch watch; /* of the process */
+	struct stplr_watch watch; /* of the process, as long as it runs this program */
 	wait_queue_head_t listeners; /* who polls for notices, or for the end of the last door */
 	struct list_head notices; /* servers whose client has left */
 	spinlock_t lock;

@@ -255,7 +255,7 @@ struct stplr_info {
 /*
  * On a connection: pins memory of the calling process, which it can write, for messages and replies
  * of that process there. Returns the region's number, to be used in struct stplr_buffer. It ends
- * with STPLR_UNREGISTER (argument: the number; ENOENT), the process, or the connection. EFAULT: no
+ * with STPLR_UNREGISTER (argument: the number; ENOENT), the process, exec, or the connection. EFAULT: no
  * such memory, or that of a file (other than of tmpfs) or of a userfaultfd; ENOMEM: RLIMIT_MEMLOCK;
  * EDQUOT; ENOSPC: 16 regions are there; EINVAL: no bytes or too many (1 GiB). Memory that is unmapped
  * or remapped meanwhile stays registered as it was; but messages and replies of up to 256 bytes go by

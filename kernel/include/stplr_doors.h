@@ -222,8 +222,8 @@ struct stplr_door_path {
 /*
  * On a door, by who owns the file (EPERM) and has it open for writing (EACCES): the file leads to the
  * door, until that is undone, the file is deleted, or its file system is unmounted. It counts as a
- * descriptor of the door. EBUSY: a door is attached there; EINVAL: no regular file;
- * EOPNOTSUPP: the kernel was built without marks on inodes.
+ * descriptor of the door. EBUSY: a door is attached there, or mounted; EINVAL: no regular file, or one of the
+ * kernel's own, as in /proc; EOPNOTSUPP: the kernel was built without marks on inodes.
  */
 #define STPLR_DOOR_ATTACH _IOW(STPLR_IOCTL, 105, struct stplr_door_path)
 

@@ -199,7 +199,7 @@ static size_t some_size(void)
 	return sizes[dice(sizeof(sizes) / sizeof(*sizes))];
 }
 
-static struct stplr_buffer some_buffer(void)
+static inline struct stplr_buffer some_buffer(void)
 {
 	void *memory = some_memory();
 	size_t size = some_size();

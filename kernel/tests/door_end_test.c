@@ -134,6 +134,141 @@ static void exec_of_the_server_ends_all_its_doors(void)
 	CHECK(info_of(door).target == -1);
 }
 
+static void execute(const char *what, int pool, int door)
+{
+	char numbers[2][12];
+
+	snprintf(numbers[0], sizeof(numbers[0]), "%d", pool);
+	snprintf(numbers[1], sizeof(numbers[1]), "%d", door);
+	execl("/proc/self/exe", "door_end_test", what, numbers[0], numbers[1], NULL);
+	_exit(1);
+}
+
+/* With one client that it serves, and one that waits. */
+static void have_two_clients(struct serving *serving)
+{
+	IS(0, serve(serving));
+	AWAIT_LINE(FOLDER "blocked", " SEND");
+}
+
+static void *execute_with_the_pool(void *argument)
+{
+	int pool = (int)(intptr_t)argument, door = new_door(pool);
+	struct serving serving = { .pool = pool };
+
+	have_two_clients(&serving);
+	OK(fcntl(pool, F_SETFD, 0));
+	OK(fcntl(door, F_SETFD, 0));
+	execute("keep", pool, door);
+	return NULL;
+}
+
+static void execute_by_the_first_thread(int pool)
+{
+	execute_with_the_pool((void *)(intptr_t)pool);
+}
+
+static void execute_by_another_thread(int pool)
+{
+	pthread_join(start_serving(execute_with_the_pool, pool), NULL);
+}
+
+/* Exec closes no descriptor of it then. */
+static void send_the_pool_and_execute(int pool)
+{
+	struct serving serving = { .pool = pool };
+	int pair[2];
+
+	have_two_clients(&serving);
+	OK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	CHECK(send_door(pair[0], pool, 0));
+	close(pool);
+	execl("/proc/self/exe", "door_end_test", "sleep", NULL);
+	_exit(1);
+}
+
+static sigset_t to_go_on(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGCONT);
+	return set;
+}
+
+static void its_clients_are_told(void (*run)(int pool))
+{
+	sigset_t set = to_go_on();
+	pid_t clients[2], server;
+	int door, status, first;
+
+	/* By all that follow, also over exec. */
+	OK(sigprocmask(SIG_BLOCK, &set, NULL));
+	server = serving_process(&door, run);
+	for (int i = 0; i < 2; i++) {
+		clients[i] = CALLER(-1, {
+			long err = knock(door);
+
+			CHECK(err == -EINTR || err == -EBADF);
+			while (info_of(door).target != -1)
+				nap(2);
+			CHECK(info_of(door).attributes & STPLR_DOOR_REVOKED);
+			IS(-EBADF, knock(door));
+			_exit(err == -EINTR);
+		});
+		await_ioctl(clients[i]);
+	}
+	/* One was served, and one was not. */
+	CHECK(waitpid(clients[0], &status, 0) == clients[0] && WIFEXITED(status));
+	first = WEXITSTATUS(status);
+	CHECK(waitpid(clients[1], &status, 0) == clients[1] && WIFEXITED(status));
+	IS(1, first + WEXITSTATUS(status));
+	CHECK(waitpid(server, &status, WNOHANG) == 0);
+	OK(kill(server, SIGCONT));
+	/* What it says of the pool that it has kept. */
+	if (run != send_the_pool_and_execute)
+		join(server);
+}
+
+static void exec_ends_a_pool_whose_descriptor_it_keeps(void)
+{
+	its_clients_are_told(execute_by_the_first_thread);
+}
+
+static void exec_by_another_thread_ends_it_as_well(void)
+{
+	its_clients_are_told(execute_by_another_thread);
+}
+
+static void exec_ends_a_pool_that_is_on_its_way_to_another(void)
+{
+	its_clients_are_told(send_the_pool_and_execute);
+}
+
+static void fail_to_execute_and_serve(int pool)
+{
+	FAILS(ENOENT, execl("/tests/none", "none", NULL));
+	/* A child's exec is no end of the parent's program. */
+	pid_t child = vfork();
+
+	if (child == 0) {
+		execl("/proc/self/exe", "door_end_test", "exit", NULL);
+		_exit(1);
+	}
+	join(child);
+	echo((void *)(intptr_t)pool);
+}
+
+static void exec_that_fails_or_is_a_childs_ends_nothing(void)
+{
+	char room[4];
+	int door;
+
+	serving_process(&door, fail_to_execute_and_serve);
+	for (int i = 0; i < 3; i++)
+		IS(2, call_door(door, "ab", 2, room, sizeof(room)));
+}
+
 static void a_door_survives_exec_of_its_client(void)
 {
 	char number[12];
@@ -200,11 +335,40 @@ static const struct test tests[] = {
 	{ "a door passes by a socket", a_door_passes_by_a_socket },
 	{ "the death of the server ends all its doors", the_death_of_the_server_ends_all_its_doors },
 	{ "exec of the server ends all its doors", exec_of_the_server_ends_all_its_doors },
+	{ "exec ends a pool whose descriptor it keeps", exec_ends_a_pool_whose_descriptor_it_keeps },
+	{ "exec by another thread ends it as well", exec_by_another_thread_ends_it_as_well },
+	{ "exec ends a pool that is on its way to another",
+	  exec_ends_a_pool_that_is_on_its_way_to_another },
+	{ "exec that fails or is a child's ends nothing",
+	  exec_that_fails_or_is_a_childs_ends_nothing },
 	{ "a door survives exec of its client", a_door_survives_exec_of_its_client },
 	{ "revoking ends those that wait, not those that are served",
 	  revoking_ends_those_that_wait_and_not_those_that_are_served },
 	{ "a stopped client goes on waiting", a_stopped_client_goes_on_waiting },
 };
+
+/* The new program, until it is told to go on: it has the descriptors and can do nothing by them. */
+static int be_executed_with(int pool, int door)
+{
+	struct serving serving = { .pool = pool };
+	struct stplr_door_create arguments = {};
+	sigset_t set = to_go_on();
+	int number;
+
+	IS(-EPERM, serve(&serving));
+	FAILS(EPERM, ioctl(pool, STPLR_DOOR_CREATE, &arguments));
+	FAILS(EPERM, ioctl(door, STPLR_DOOR_REVOKE));
+	while (info_of(door).target != -1)
+		nap(2);
+	IS(-EBADF, knock(door));
+	OK(sigwait(&set, &number));
+	/* It may have doors of its own. */
+	serving.pool = new_pool();
+	number = new_door(serving.pool);
+	CHECK(info_of(number).target == getpid());
+	close(serving.pool);
+	return 0;
+}
 
 int main(int count, char **arguments)
 {
@@ -214,9 +378,13 @@ int main(int count, char **arguments)
 		IS(2, call_door(atoi(arguments[2]), "ab", 2, room, sizeof(room)));
 		return 0;
 	}
+	if (count == 2 && !strcmp(arguments[1], "exit"))
+		return 0;
 	if (count == 2) {
 		pause();
 		return 0;
 	}
+	if (count == 4)
+		return be_executed_with(atoi(arguments[2]), atoi(arguments[3]));
 	return run_tests(tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -167,6 +167,49 @@ static void whether_there_is_a_door_is_for_all_to_know(void)
 	close(device);
 }
 
+/* They go without being deleted, and whatever is attached to them would stay for good. */
+static void files_of_the_kernels_own_lead_to_no_door(void)
+{
+	int door = new_door(new_pool());
+
+	IS(-EINVAL, with_path(door, STPLR_DOOR_ATTACH, "/proc/self/oom_score_adj", O_RDWR));
+	IS(-EINVAL, with_path(door, STPLR_DOOR_ATTACH, "/sys/module/stplr/parameters/user_bytes", O_RDWR));
+	CHECK(!mkdir("/tmp/mount", 0700) || errno == EEXIST);
+	if (!mount("none", "/tmp/mount", "cgroup2", 0, NULL)) {
+		long err = with_path(door, STPLR_DOOR_ATTACH, "/tmp/mount/cgroup.procs", O_RDWR);
+
+		OK(umount("/tmp/mount"));
+		IS(-EINVAL, err);
+	}
+}
+
+/* Whatever is attached to one that has no name goes with it. */
+static void a_file_is_deleted_with_its_last_descriptor(void)
+{
+	int pool = new_pool(), door = new_door_of(pool, 1, STPLR_DOOR_UNREF_MULTI);
+	struct serving serving = { .pool = pool };
+	struct stplr_door_path arguments = { .fd = open_file(PLACE, O_RDWR | O_CREAT) };
+
+	OK(unlink(PLACE));
+	OK(ioctl(door, STPLR_DOOR_ATTACH, &arguments));
+	close(arguments.fd);
+	IS(0, serve(&serving));
+	CHECK(serving.arguments.notes & STPLR_NOTE_UNREF);
+}
+
+/* The kernel cannot forget the file as long, so its inode is among what the user is charged for. */
+static void a_path_takes_as_much_as_its_file(void)
+{
+	int door = new_door(new_pool());
+	long before = bytes_of(0);
+
+	IS(0, attach(door, PLACE));
+	CHECK(bytes_of(0) >= before + 1000);
+	IS(0, detach(PLACE));
+	while (bytes_of(0) != before)
+		nap(2);
+}
+
 static void await_unref(struct serving *serving)
 {
 	IS(0, serve(serving));
@@ -254,6 +297,7 @@ static void a_mounted_door_is_one_where_it_is_passed_on(void)
 	int pool = new_pool(), door = new_door(pool), opened;
 
 	IS(0, mount_door(door, NULL));
+	IS(-EBUSY, attach(door, PLACE));
 	opened = open_file(PLACE, O_RDWR);
 	/* Its attributes tell the server's own what they are. */
 	CHECK(info_of(opened).attributes & STPLR_DOOR_LOCAL);
@@ -422,6 +466,9 @@ static const struct test tests[] = {
 	{ "the file has to be one's own, and writable", the_file_has_to_be_ones_own_and_writable },
 	{ "whether there is a door is for all to know",
 	  whether_there_is_a_door_is_for_all_to_know },
+	{ "files of the kernel's own lead to no door", files_of_the_kernels_own_lead_to_no_door },
+	{ "a path takes as much as its file", a_path_takes_as_much_as_its_file },
+	{ "a file is deleted with its last descriptor", a_file_is_deleted_with_its_last_descriptor },
 	{ "a path counts as a descriptor", a_path_counts_as_a_descriptor },
 	{ "a file system with doors can be unmounted", a_file_system_with_doors_can_be_unmounted },
 	{ "a path outlives its server", a_path_outlives_its_server },

@@ -297,6 +297,12 @@ static void change_file(void)
 	}
 }
 
+/* All of their structure is written, however much of it the kernel does not know. */
+static bool is_answer_alone(unsigned long command)
+{
+	return command == STPLR_INFO || command == STPLR_DOOR_INFO || command == STPLR_POOL_NOTICE;
+}
+
 static void *at_random(void *argument)
 {
 	static const unsigned long commands[] = {
@@ -332,8 +338,7 @@ static void *at_random(void *argument)
 		}
 		for (unsigned int i = dice(3) ? 0 : dice(4); i; i--)
 			a.words[dice(20)] = some_word();
-		/* The kernel clears what it does not know of an answer, however much that is. */
-		if (dice(30) == 0 && command != STPLR_INFO)
+		if (dice(30) == 0 && !is_answer_alone(command))
 			command ^= 1UL << dice(32);
 		if (dice(20) == 0) {
 			where = edge + 4096 - 8 * (1 + dice(30));

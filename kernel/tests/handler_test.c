@@ -3,6 +3,7 @@
  * Handlers that are run while somebody waits, or once a stopped process goes on: the call ends or begins
  * anew, and nothing is left of it.
  */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -237,6 +238,56 @@ static void nothing_is_left_of_who_does_not_come_back(void)
 	}
 }
 
+static int kept;
+
+static void execute(int number)
+{
+	char text[12];
+
+	snprintf(text, sizeof(text), "%d", kept);
+	execl("/proc/self/exe", "handler_test", text, NULL);
+	_exit(1);
+}
+
+/* The new program: nothing is left of what the old one has waited for, be it that the connection is. */
+static int be_executed(int connection)
+{
+	FAILS(EINTR, syscall(SYS_restart_syscall));
+	IS(0, stplr_pulse(connection, 7, 0));
+	pause();
+	return 0;
+}
+
+static void a_handler_that_executes_a_program_ends_it_as_well(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_UNBLOCK);
+	struct stplr_receive received, pulse;
+	bool told = false, used = false;
+
+	kept = new_connection(channel, 0);
+	OK(fcntl(kept, F_SETFD, 0));
+	pid_t client = CLIENT(channel, kept, {
+		signal(SIGUSR1, execute);
+		stplr_send(kept, NULL, 0, NULL, 0, NULL);
+		_exit(1);
+	});
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	await_blocked(client, "REPLY");
+	stop(client);
+	OK(kill(client, SIGUSR1));
+	go_on(client);
+	while (!told || !used) {
+		IS(0, stplr_receive(channel, NULL, 0, second, &pulse));
+		CHECK(pulse.pulse);
+		if (pulse.code == STPLR_PULSE_UNBLOCK)
+			told = (uint64_t)pulse.value == received.id;
+		else
+			used = pulse.code == 7;
+	}
+	CHECK(waitpid(client, NULL, WNOHANG) == 0);
+	IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
+}
+
 static const struct test tests[] = {
 	{ "nothing is written to who has gone on", nothing_is_written_to_who_has_gone_on },
 	{ "nothing is read of who has gone on", nothing_is_read_of_who_has_gone_on },
@@ -247,9 +298,13 @@ static const struct test tests[] = {
 	{ "but not of a call that it has answered", not_if_it_has_answered },
 	{ "nothing is left of who does not come back",
 	  nothing_is_left_of_who_does_not_come_back },
+	{ "a handler that executes a program ends it as well",
+	  a_handler_that_executes_a_program_ends_it_as_well },
 };
 
-int main(void)
+int main(int count, char **arguments)
 {
+	if (count == 2)
+		return be_executed(atoi(arguments[1]));
 	return run_tests(tests, sizeof(tests) / sizeof(*tests));
 }

@@ -294,6 +294,31 @@ static void a_process_that_ends_leaves_nothing_pinned(void)
 		CHECK(stplr_register(connection, memory, 1) >= 0);
 }
 
+static void a_program_that_is_executed_finds_nothing_pinned(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0), go[2];
+	long before = pinned();
+	pid_t client;
+
+	OK(pipe(go));
+	client = CLIENT(channel, connection, {
+		char *memory = new_memory(SIZE);
+
+		IS(0, stplr_register(connection, memory, SIZE));
+		CHECK(read(go[0], memory, 1) == 1);
+		/* The connection goes on in the new program, which has none of that memory. */
+		OK(fcntl(connection, F_SETFD, 0));
+		execl("/proc/self/exe", "region_test", "sleep", NULL);
+		_exit(1);
+	});
+
+	while (pinned() == before)
+		nap(2);
+	CHECK(write(go[1], "x", 1) == 1);
+	await_pinned(before);
+	CHECK(waitpid(client, NULL, WNOHANG) == 0);
+}
+
 static void *unregister(void *argument)
 {
 	OK(stplr_unregister(*(int *)argument, 0));
@@ -373,11 +398,18 @@ static const struct test tests[] = {
 	{ "memory of files is refused", memory_of_files_is_refused },
 	{ "what a user pins is limited", what_a_user_pins_is_limited },
 	{ "a process that ends leaves nothing pinned", a_process_that_ends_leaves_nothing_pinned },
+	{ "a program that is executed finds nothing pinned",
+	  a_program_that_is_executed_finds_nothing_pinned },
 	{ "a message keeps what it uses", a_message_keeps_what_it_uses },
 	{ "memory that is unmapped is no danger", memory_that_is_unmapped_is_no_danger },
 };
 
-int main(void)
+int main(int count, char **arguments)
 {
+	/* The new program. */
+	if (count == 2 && !strcmp(arguments[1], "sleep")) {
+		pause();
+		return 0;
+	}
 	return run_tests(tests, sizeof(tests) / sizeof(*tests));
 }

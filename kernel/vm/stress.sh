@@ -12,9 +12,9 @@ here=$(dirname "$(realpath "$0")")
 top=$(realpath "$here/../..")
 
 minutes=${1:-60}
-programs=(stress_test door_stress_test fuzz_test load_test)
+programs=(stress_test door_stress_test fuzz_test doorfs_fuzz_test load_test)
 # So many of their tests go on for STPLR_SECONDS each.
-tests=9 only=
+tests=11 only=
 if (($# > 1)); then
   programs=("$2") tests=1 only=STPLR_ONLY=$3
 fi
