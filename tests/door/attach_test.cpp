@@ -315,6 +315,17 @@ TEST_F(DoorAttach, RefusesFilesThatMayNotBeWritten) {
   });
 }
 
+TEST_F(DoorAttach, OthersOpenAFileThatTheyMayOnlyWriteTo) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  ASSERT_EQ(::chmod(path.c_str(), 0602), 0);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    EXPECT_TRUE(opens_as(path, id_of(door), O_WRONLY));
+    EXPECT_EQ(ERROR_OF(::open(path.c_str(), O_RDONLY)), EACCES);
+  });
+}
+
 TEST_F(DoorAttach, RootOpensWhatOthersHaveAttached) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   ASSERT_EQ(::chown(path.c_str(), kNobody, kNobody), 0);

@@ -183,6 +183,15 @@ TEST_F(DoorIdentity, WhatIsNoListenerOfTheFilesIsNotAttached) {
   EXPECT_FALSE(attaches(listener.get())) << "it does not listen";
   ASSERT_EQ(::listen(listener.get(), 5), 0);
   EXPECT_FALSE(attaches(listener.get(), {0})) << "something more";
+  // The answer is for whoever attaches, and for nobody whose socket that one has.
+  auto [here, there] = packet_socket_pair();
+  in_child([&] {
+    send_descriptors(door, std::array{listener.get(), file.get(), there.get()}, kPurposeAttach);
+  });
+  there.reset();
+  pollfd answer{.fd = here.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&answer, 1, 10'000), 1);
+  EXPECT_EQ(take_packet(here.get()).kind, Packet::Kind::closed);
   EXPECT_TRUE(attaches(listener.get()));
 }
 

@@ -159,6 +159,18 @@ TEST_F(DoorUnref, CountsADuplicateThatWasMadeUnseen) {
   unref.expect(1);
 }
 
+// What was closed unseen is found out when its number is looked at.
+TEST_F(DoorUnref, ComesWhenADuplicateWasClosedUnseen) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  const int second = ::dup(door);
+  EXPECT_EQ(call(second, "x").data, "x");
+  ASSERT_EQ(::syscall(SYS_close, second), 0);
+  ASSERT_EQ(::syscall(SYS_dup3, STDIN_FILENO, second, O_CLOEXEC), second);
+  EXPECT_EQ(error_of(second), EBADF);
+  unref.expect(1);
+  EXPECT_EQ(::syscall(SYS_close, second), 0);
+}
+
 TEST_F(DoorUnref, WaitsForTheLastButOne) {
   const int door = make_door(unref, DOOR_UNREF);
   const int first = ::dup(door);
