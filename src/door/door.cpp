@@ -245,11 +245,11 @@ void Door::remove_attachment(const Attachment& attachment) noexcept {
   if (auto self = weak_from_this().lock()) ReferenceChecks::add(std::move(self));
 }
 
-namespace {
-
-bool is_revoked(int d) noexcept { return (state_of(d) & (POLLRDHUP | POLLHUP)) != 0; }
-
-}  // namespace
+// Or its server is dead.
+bool Handle::is_revoked(int d) const noexcept {
+  const auto door = local.lock();
+  return door ? door->revoked() : (state_of(d) & (POLLRDHUP | POLLHUP)) != 0;
+}
 
 int Handle::info(int d, door_info_t& info) {
   const auto door = local.lock();
@@ -276,8 +276,8 @@ int Handle::param(int d, int which, std::uint64_t& value) {
 }
 
 int Handle::set_param(int d, int which, std::uint64_t value) {
+  if (is_revoked(d)) return EBADF;
   const auto door = local.lock();
-  if (door ? door->revoked() : is_revoked(d)) return EBADF;
   return door ? door->set_param(which, value) : EPERM;
 }
 

@@ -139,6 +139,7 @@ struct Handle final : AnyDoor {
   int attach(int d, int file, const struct stat& status) override;
   std::shared_ptr<OwnDoor> to_bind(int d) override;
   void describe(int d, door_desc_t& descriptor) override;
+  [[nodiscard]] bool is_revoked(int d) const noexcept;
 
   const Name name;
   const std::uint64_t cookie;

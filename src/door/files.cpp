@@ -178,6 +178,8 @@ int close_many(unsigned first, unsigned last, Close close) {
   }
   const int result = close();
   const int saved = errno;
+  // As in closing().
+  if (!closed.empty()) epoch.fetch_add(1, std::memory_order_acq_rel);
   const NoCancel guard;
   for (const auto& handle : closed) after_close(handle);
   errno = saved;

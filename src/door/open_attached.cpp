@@ -124,6 +124,7 @@ Connection connect_to(const struct stat& status, bool& answered,
 }  // namespace
 
 int Handle::attach(int d, int file, const struct stat& status) {
+  if (is_revoked(d)) return EBADF;  // nobody could call it
   const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!listener) return errno;
   const AbstractAddress address = address_of(status);
@@ -135,7 +136,7 @@ int Handle::attach(int d, int file, const struct stat& status) {
   try {
     send_descriptors(d, std::array{listener.get(), file, theirs.get()}, kPurposeAttach);
   } catch (const SystemError& error) {
-    // A door whose server is dead, or which is revoked, is one that nobody can call.
+    // Its server has just died.
     if (error.code().value() == EPIPE || error.code().value() == ECONNRESET) return EBADF;
     throw;
   }

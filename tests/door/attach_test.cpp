@@ -256,7 +256,14 @@ TEST_F(DoorAttach, RefusesWhatIsNoDoor) {
   EXPECT_EQ(ERROR_OF(::fattach(0, path.c_str())), EINVAL);
   const UniqueFd file(::open(path.c_str(), O_RDWR));
   EXPECT_EQ(ERROR_OF(::fattach(file.get(), path.c_str())), EINVAL);
-  EXPECT_NE(::fattach(-1, path.c_str()), 0);
+  EXPECT_EQ(ERROR_OF(::fattach(-1, path.c_str())), EBADF);
+  EXPECT_TRUE(opens_as_file(path));
+}
+
+TEST_F(DoorAttach, RefusesARevokedDoor) {
+  const UniqueFd second(::dup(door));
+  ASSERT_EQ(::door_revoke(door), 0);
+  in_server_and_client([&] { EXPECT_EQ(ERROR_OF(::fattach(second.get(), path.c_str())), EBADF); });
   EXPECT_TRUE(opens_as_file(path));
 }
 
@@ -305,6 +312,43 @@ TEST_F(DoorAttach, RefusesFilesThatMayNotBeWritten) {
     ASSERT_EQ(::chmod(path.c_str(), 0644), 0);
     EXPECT_EQ(::fattach(mine, path.c_str()), 0) << std::strerror(errno);
     EXPECT_TRUE(opens_as(path, id_of(mine)));
+  });
+}
+
+TEST_F(DoorAttach, OthersOpenAFileThatTheyMayOnlyWriteTo) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  ASSERT_EQ(::chmod(path.c_str(), 0602), 0);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    EXPECT_TRUE(opens_as(path, id_of(door), O_WRONLY));
+    EXPECT_EQ(ERROR_OF(::open(path.c_str(), O_RDONLY)), EACCES);
+  });
+}
+
+TEST_F(DoorAttach, RootOpensWhatOthersHaveAttached) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  ASSERT_EQ(::chown(path.c_str(), kNobody, kNobody), 0);
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  const ScopedServer server([&] {
+    EXPECT_TRUE(become(kNobody));
+    const int mine = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(::fattach(mine, path.c_str()), 0) << std::strerror(errno);
+    return mine;
+  });
+  EXPECT_TRUE(opens_as(path, id_of(server.door())));
+}
+
+TEST_F(DoorAttach, AsksWhetherTheUserThatItActsForMayWrite) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  constexpr uid_t kUser = 2000;
+  ASSERT_EQ(::chmod(path.c_str(), 0444), 0);
+  ASSERT_EQ(::chown(path.c_str(), kUser, kUser), 0);
+  in_child([&] {
+    ASSERT_EQ(::setresgid(0, kUser, 0), 0);
+    ASSERT_EQ(::setresuid(0, kUser, 0), 0);
+    const int mine = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(ERROR_OF(::fattach(mine, path.c_str())), EACCES);
   });
 }
 

@@ -111,6 +111,73 @@ TEST(DoorCall, RefusesDataThatCannotBeRead) {
   });
 }
 
+// Pages one after the other, which end at one that nobody can use.
+class Pages {
+ public:
+  explicit Pages(size_t count) : size_((count + 1) * kPage) {
+    void* const memory =
+        ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    begin_ = static_cast<char*>(memory);
+    if (::mprotect(end(), kPage, PROT_NONE) != 0) std::abort();
+  }
+  ~Pages() { ::munmap(begin_, size_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+
+  static constexpr size_t kPage = 4096;
+  [[nodiscard]] char* begin() const { return begin_; }
+  [[nodiscard]] char* end() const { return begin_ + size_ - kPage; }
+
+ private:
+  size_t size_;
+  char* begin_;
+};
+
+TEST(DoorCall, RefusesDataOfWhichOneByteCannotBeRead) {
+  const int door = ::door_create(echo, nullptr, 0);
+  for (const size_t count : std::initializer_list<size_t>{1, 2, 16, 17, 18, 40})
+    in_server_and_client([&] {
+      const Pages pages(count);
+      const size_t size = count * Pages::kPage;
+      EXPECT_EQ(error_of_request(door, {.data = pages.end() - 10, .size = 10}), 0);
+      EXPECT_EQ(error_of_request(door, {.data = pages.end() - 10, .size = 11}), EFAULT);
+      EXPECT_EQ(error_of_request(door, {.data = pages.begin(), .size = size + 1}), EFAULT);
+    });
+}
+
+TEST(DoorCall, RefusesDataWithAHole) {
+  const int door = ::door_create(echo, nullptr, 0);
+  for (const size_t hole : std::initializer_list<size_t>{1, 15, 16, 17, 30, 38})
+    in_child([&] {  // where no other thread maps anything there
+      const Pages pages(40);
+      EXPECT_EQ(error_of_request(door, {.data = pages.begin(), .size = 10}), 0);
+      char* const nothing = pages.begin() + hole * Pages::kPage;
+      ASSERT_EQ(::munmap(nothing, Pages::kPage), 0);
+      EXPECT_EQ(error_of_request(door, {.data = pages.begin(), .size = 40 * Pages::kPage}), EFAULT)
+          << hole;
+      EXPECT_EQ(::mmap(nothing, Pages::kPage, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+                nothing);
+    });
+}
+
+// That a page can be read is known for a while. It says nothing of what can be written to it.
+TEST(DoorCall, RefusesABufferThatItHasOnlyRead) {
+  const int door = ::door_create(echo, nullptr, 0);
+  in_server_and_client([&] {
+    const Pages page(1);
+    ASSERT_EQ(::mprotect(page.begin(), Pages::kPage, PROT_READ), 0);
+    EXPECT_EQ(error_of_request(door, {.data = page.begin(), .size = 10}), 0);
+    door_arg_t arguments{};
+    arguments.data_ptr = text;
+    arguments.data_size = sizeof text;
+    arguments.rbuf = page.begin();
+    arguments.rsize = Pages::kPage;
+    EXPECT_EQ(ERROR_OF(::door_call(door, &arguments)), EFAULT);
+  });
+}
+
 TEST(DoorCall, RefusesDescriptorArraysThatCannotBeRead) {
   const int door = ::door_create(echo, nullptr, 0);
   in_server_and_client([&] {

@@ -200,6 +200,43 @@ TEST(DoorCancelServer, AThreadThatIsCancelledWhileItWaitsTakesNoCallAlong) {
   for (std::thread& each : clients) each.join();
 }
 
+TEST(DoorCancelServer, AThreadThatIsCancelledInACallTakesNoOther) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
+  in_child([] {
+    static int door = -1;
+    static Gate& gate = lasting<Gate>();
+    ::door_server_create([](door_info_t*) {});
+    static const auto serve = [](bool cancellable) {
+      std::thread([cancellable] {
+        EXPECT_EQ(::door_bind(door), 0);
+        if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+        ::door_return(nullptr, 0, nullptr, 0);
+      }).detach();
+    };
+    door = ::door_create(
+        [](void*, char* data, size_t size, door_desc_t*, uint_t) {
+          if (std::string_view(data, size) == "last") {
+            gate.entered.happens();
+            // The other one has not even arrived, or waits for a thread.
+            gate.open.await();
+            ::pthread_cancel(::pthread_self());
+          }
+          ::door_return(data, size, nullptr, 0);
+        },
+        nullptr, DOOR_PRIVATE);
+    serve(true);
+    Caller last(door, "last");
+    ASSERT_TRUE(gate.entered.wait());
+    Caller waits(door, "first of another");
+    ASSERT_TRUE(waits.waits());
+    gate.open.happens();
+    EXPECT_EQ(last.reply().data, "last");
+    EXPECT_TRUE(waits.waits());
+    serve(false);
+    EXPECT_EQ(waits.reply().data, "first of another");
+  });
+}
+
 TEST(DoorCancelServer, NoCancelLetsItGoOn) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
   const Shared<Progress> progress;

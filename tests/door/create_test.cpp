@@ -118,6 +118,8 @@ TEST(DoorCreate, GivesIdsThatAreUniqueOnTheMachine) {
     EXPECT_EQ(::door_revoke(door), 0);
   }
   EXPECT_EQ(seen.size(), 200U);
+  for (const door_id_t id : seen)
+    EXPECT_GT(static_cast<long long>(id), 0) << "who keeps it in a signed number";
 }
 
 TEST(DoorCreate, DefaultLimitsAreNone) {

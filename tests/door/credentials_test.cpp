@@ -3,6 +3,7 @@
 // Who calls: door_cred(), door_ucred() and what ucred.h makes of it.
 #include <grp.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <ucred.h>
 
 #include <numeric>
@@ -118,6 +119,11 @@ TEST(DoorCred, FailsWithEfaultWhereItCannotWrite) {
   const auto errors = call(make_door(procedure)).number<Errors>();
   EXPECT_EQ(errors.cred, EFAULT);
   EXPECT_EQ(errors.ucred, EFAULT);
+  auto over_nothing = [](char*, size_t, door_desc_t*, uint_t) {
+    auto* credentials = reinterpret_cast<ucred_t*>(8);
+    answer_number(ERROR_OF(::door_ucred(&credentials)));
+  };
+  EXPECT_EQ(call(make_door(over_nothing)).number<int>(), EFAULT);
 }
 
 // As programs do that keep room of ucred_size() bytes.
@@ -159,6 +165,15 @@ TEST(DoorCred, FollowsAClientThatChangesItsUser) {
     ASSERT_EQ(::seteuid(0), 0);
     expect_cred_of_caller(door);
     ASSERT_TRUE(become(kNobody));
+    expect_cred_of_caller(door);
+  });
+}
+
+TEST(DoorCred, TellsTheRealGroupOfWhoActsForAnotherOne) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become other users";
+  const int door = ::door_create(tell_cred, nullptr, 0);
+  in_child([&] {
+    ASSERT_EQ(::setresgid(3001, 0, 0), 0);
     expect_cred_of_caller(door);
   });
 }
@@ -252,6 +267,21 @@ TEST(Ucred, GetReadsThoseOfAProcess) {
   credentials = ::ucred_get(child.pid());
   ASSERT_NE(credentials, nullptr);
   EXPECT_EQ(::ucred_getpid(credentials), child.pid());
+  ::ucred_free(credentials);
+}
+
+TEST(Ucred, GetKnowsWhoAsks) {
+  ucred_t* const credentials = ::ucred_get(P_MYID);
+  ASSERT_NE(credentials, nullptr) << std::strerror(errno);
+  EXPECT_EQ(::ucred_getpid(credentials), ::getpid());
+  ::ucred_free(credentials);
+}
+
+// They may be filled in again, with those of somebody who is in more groups.
+TEST(Ucred, HasRoomForTheGroupsOfAnybody) {
+  ucred_t* const credentials = ::ucred_get(::getpid());
+  ASSERT_NE(credentials, nullptr);
+  EXPECT_GE(::malloc_usable_size(credentials), ::ucred_size());
   ::ucred_free(credentials);
 }
 

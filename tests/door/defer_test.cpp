@@ -250,6 +250,47 @@ TEST(DoorDefer, WhatIsAnsweredIsWatchedNoMore) {
   EXPECT_EQ(server.exit(), 0) << "what the server expects";
 }
 
+TEST(DoorDefer, WhatIsWatchedIsWatchedNoMoreOnceThatIsTakenBack) {
+  const Shared<Event> told;
+  const Shared<Event> watched;
+  const Shared<Event> dead;
+  ScopedServer server([&] {
+    auto& pile = lasting<Pile>();
+    std::thread([&] {
+      door_deferred_t* const call = pile.take();
+      EXPECT_EQ(::door_deferred_watch(call, &happens, told.get()), 0);
+      EXPECT_EQ(::door_deferred_watch(call, nullptr, nullptr), 0);
+      watched->happens();
+      EXPECT_TRUE(dead->wait());
+      EXPECT_EQ(answer_with_request(call), 0) << "nobody cares any more";
+    }).detach();
+    return ::door_create(&defer, &pile, 0);
+  });
+  Child client([&] { ask(server.door(), "x"); });
+  ASSERT_TRUE(watched->wait());
+  client.kill();
+  EXPECT_FALSE(told->wait(kGlance));
+  dead->happens();
+  EXPECT_EQ(server.exit(), 0) << "what the server expects";
+}
+
+TEST(DoorDefer, NobodyWaitsForTheAnswerToANotice) {
+  static Event told;
+  static std::atomic<int> error{-1};
+  const auto notice = [](void*, char* data, size_t, door_desc_t*, uint_t) {
+    if (static_cast<void*>(data) == DOOR_UNREF_DATA) {
+      door_deferred_t* call = nullptr;
+      error = ERROR_OF(::door_defer(&call));
+      told.happens();
+    }
+    ::door_return(nullptr, 0, nullptr, 0);
+  };
+  const int door = ::door_create(notice, nullptr, DOOR_UNREF);
+  ::close(::dup(door));
+  ASSERT_TRUE(told.wait());
+  EXPECT_EQ(error, EINVAL);
+}
+
 TEST(DoorDefer, AClientThatIsStoppedKeepsNoThreadThatAnswers) {
   if (over_module()) GTEST_SKIP() << "there is none";  // the kernel passes descriptors on itself
   const Shared<Event> deferred;

@@ -181,5 +181,25 @@ TEST_F(DoorAttach, ManyFilesAreWatchedAsOne) {
       << list_descriptors();
 }
 
+TEST_F(DoorAttach, AFileThatIsDetachedIsWatchedNoMore) {
+  const auto watches = [] {
+    std::size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fdinfo")) {
+      std::ifstream file(entry.path());
+      for (std::string line; std::getline(file, line);) count += line.starts_with("inotify wd:");
+    }
+    return count;
+  };
+  const std::string other = sandbox.file("other");
+  ASSERT_EQ(::fattach(door, other.c_str()), 0) << std::strerror(errno);
+  const std::size_t before = watches();
+  for (int i = 0; i < 5; ++i) {
+    const std::string file = sandbox.file("file" + std::to_string(i));
+    ASSERT_EQ(::fattach(door, file.c_str()), 0) << std::strerror(errno);
+    ASSERT_EQ(::fdetach(file.c_str()), 0) << std::strerror(errno);
+  }
+  EXPECT_TRUE(eventually([&] { return watches() == before; })) << watches() << ", not " << before;
+}
+
 }  // namespace
 }  // namespace farcall::door::test

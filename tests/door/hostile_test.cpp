@@ -176,6 +176,25 @@ TEST(DoorHostile, LimitsHoldForClientsThatDoNotHeedThem) {
   EXPECT_EQ(calls, 1);
 }
 
+// Who waits for a thread has been admitted by limits that are others when one comes.
+TEST(DoorHostile, WhatIsTakenNoMoreWhenAThreadComesIsKept) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  in_child([] {
+    ::door_server_create([](door_info_t*) {});
+    const int door = ::door_create(echo, nullptr, DOOR_PRIVATE);
+    const int mine = ::dup(STDIN_FILENO);
+    Caller caller(door, "x", {pass(mine, DOOR_DESCRIPTOR | DOOR_RELEASE)});
+    ASSERT_TRUE(caller.waits());
+    ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DESC_MAX, 0), 0);
+    std::thread([door] {
+      EXPECT_EQ(::door_bind(door), 0);
+      ::door_return(nullptr, 0, nullptr, 0);
+    }).detach();
+    EXPECT_EQ(caller.reply().error, ENFILE);
+    EXPECT_GE(::fcntl(mine, F_GETFD), 0);
+  });
+}
+
 TEST(DoorHostile, ClientsSurviveTheirServers) {
   give_up_after(100s);
   const FakeDoor fake(0x1234);
@@ -247,6 +266,35 @@ TEST(DoorHostile, WhoHasJustComeToAPathIsNotCrowdedOut) {
   ASSERT_EQ(answer.kind, Packet::Kind::descriptors);
   ASSERT_EQ(answer.descriptors.size(), 1U);
   EXPECT_EQ(call(answer.descriptors[0].get(), "x").data, "x");
+}
+
+// Of those who come and never say what they want only so many stay: the oldest of whoever has most
+// of them are turned away.
+TEST(DoorHostile, OfManyWhoComeToAPathAndSayNothingTheBusiestLeave) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_max < 5000) GTEST_SKIP() << "this process may not open 5000 descriptors";
+  limit.rlim_cur = 5000;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  const int door = ::door_create(echo, nullptr, 0);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  const AttachAddress address(path);
+  const auto hung_up = [](const UniqueFd& visitor, std::chrono::milliseconds time) {
+    pollfd entry{.fd = visitor.get(), .events = POLLIN, .revents = 0};
+    return ::poll(&entry, 1, static_cast<int>(time.count())) == 1;
+  };
+  const UniqueFd first = visit(address);
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    std::vector<UniqueFd> crowd;
+    for (int i = 0; i < 300; ++i) crowd.push_back(visit(address));
+    EXPECT_TRUE(hung_up(crowd.front(), kPatience));
+    EXPECT_FALSE(hung_up(crowd.back(), 0ms));
+    EXPECT_FALSE(hung_up(first, 0ms)) << "another user's";
+  });
 }
 
 TEST(DoorHostile, AttachedPathsSurviveTheirVisitors) {

@@ -71,6 +71,33 @@ TEST_F(DoorIdentity, CredentialsAreThoseOfWhoOpenedTheSession) {
   });
 }
 
+// Though he has the session's socket, too.
+TEST_F(DoorIdentity, NobodyElseSaysWhoASessionIsReallyOf) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  auto tell = [](char*, size_t, door_desc_t*, uint_t) {
+    door_cred_t credentials{};
+    ::door_cred(&credentials);
+    answer_number(credentials);
+  };
+  const int teller = make_door(tell);
+  in_child([&] {
+    RawSession session(teller);
+    ASSERT_TRUE(session.welcome());
+    in_child([&] {
+      ASSERT_TRUE(become(kNobody));
+      send_credentials(session.socket.get(), {.pid = ::getpid(), .uid = kNobody, .gid = kNobody},
+                       call::kPurposeReal);
+    });
+    session.give(call::Kind::request, 1);
+    ASSERT_TRUE(eventually([&] { return session.answered(1, 0ms) || session.ended(); }));
+    if (!session.answered(1, 0ms)) return;
+    door_cred_t seen{};
+    std::memcpy(&seen, session.control().slot.data, sizeof seen);
+    EXPECT_EQ(seen.dc_ruid, ::getuid());
+    EXPECT_EQ(seen.dc_rgid, ::getgid());
+  });
+}
+
 TEST_F(DoorIdentity, OtherPeoplesFilesCannotBeCovered) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   const Sandbox sandbox;
@@ -109,6 +136,63 @@ TEST_F(DoorIdentity, OtherPeoplesFilesCannotBeCovered) {
     }
   });
   expect_all_well();
+}
+
+TEST_F(DoorIdentity, ASocketOfAnotherKindIsNoDoorWhateverItIsCalled) {
+  for (const int type : {SOCK_STREAM, SOCK_DGRAM}) {
+    const UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const int length = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1,
+                                     "farcall/door/%016x/0/%x%x", 0x4321, type, ::getpid());
+    ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address),
+                     static_cast<socklen_t>(offsetof(sockaddr_un, sun_path)) + 1 +
+                         static_cast<socklen_t>(length)),
+              0);
+    door_info_t info{};
+    EXPECT_EQ(ERROR_OF(::door_info(socket.get(), &info)), EBADF);
+    EXPECT_EQ(error_of(socket.get()), EBADF);
+  }
+}
+
+// Whoever attaches shows the listener that others will find by the file.
+TEST_F(DoorIdentity, WhatIsNoListenerOfTheFilesIsNotAttached) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("file");
+  const UniqueFd file(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  const auto socket_named = [](const AttachAddress& address) {
+    UniqueFd made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::bind(made.get(), address.get(), address.size), 0);
+    return made;
+  };
+  const auto attaches = [&](int listener, std::vector<int> more = {}) {
+    auto [here, there] = packet_socket_pair();
+    std::vector<int> all{listener, file.get(), there.get()};
+    all.insert(all.end(), more.begin(), more.end());
+    send_descriptors(door, all, kPurposeAttach);
+    there.reset();
+    pollfd answer{.fd = here.get(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&answer, 1, 10'000), 1);
+    return take_packet(here.get()).kind == Packet::Kind::descriptors;
+  };
+  const AttachAddress other(sandbox.file("other"));
+  const UniqueFd misnamed = socket_named(other);
+  ASSERT_EQ(::listen(misnamed.get(), 5), 0);
+  EXPECT_FALSE(attaches(misnamed.get()));
+  const UniqueFd listener = socket_named(AttachAddress(path));
+  EXPECT_FALSE(attaches(listener.get())) << "it does not listen";
+  ASSERT_EQ(::listen(listener.get(), 5), 0);
+  EXPECT_FALSE(attaches(listener.get(), {0})) << "something more";
+  // The answer is for whoever attaches, and for nobody whose socket that one has.
+  auto [here, there] = packet_socket_pair();
+  in_child([&] {
+    send_descriptors(door, std::array{listener.get(), file.get(), there.get()}, kPurposeAttach);
+  });
+  there.reset();
+  pollfd answer{.fd = here.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&answer, 1, 10'000), 1);
+  EXPECT_EQ(take_packet(here.get()).kind, Packet::Kind::closed);
+  EXPECT_TRUE(attaches(listener.get()));
 }
 
 TEST_F(DoorIdentity, WhoMayNotOpenTheFileGetsNoDoor) {

@@ -281,6 +281,86 @@ TEST(DoorCancel, AThreadCanBeCancelledWhileItWaitsForAServerThread) {
   });
 }
 
+// Cancels a thread in this call, which would come back when the gate opens.
+void expect_cancelled_in(const Shared<Gate>& gate, const std::function<void()>& call_once) {
+  std::atomic<bool> returned{false};
+  std::atomic<bool> ended{false};
+  struct End {
+    std::atomic<bool>& seen;
+    ~End() { seen = true; }
+  };
+  std::thread thread([&] {
+    const End end{ended};
+    call_once();
+    returned = true;
+  });
+  EXPECT_TRUE(gate->entered.wait());
+  ::pthread_cancel(thread.native_handle());
+  EXPECT_TRUE(eventually([&] { return ended.load(); }));
+  EXPECT_TRUE(gate->let_go());
+  thread.join();
+  EXPECT_FALSE(returned);
+}
+
+TEST(DoorCancel, AThreadCanBeCancelledInAPing) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  const Shared<Gate> gate;
+  const int door = make_door(*gate, DOOR_NO_CANCEL);
+  in_server_and_client([&] { expect_cancelled_in(gate, [&] { ::door_call(door, nullptr); }); });
+}
+
+TEST(DoorCancel, AThreadCanBeCancelledInACallThatPassesDescriptors) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  const Shared<Gate> gate;
+  const int door = make_door(*gate, DOOR_NO_CANCEL);
+  in_server_and_client(
+      [&] { expect_cancelled_in(gate, [&] { (void)error_of(door, "x", {pass(0)}); }); });
+}
+
+TEST(DoorCancel, ACancellationByAHandlerActsBeforeTheCallReturns) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  const Shared<Gate> gate;
+  const int door = make_door(*gate, DOOR_NO_CANCEL);
+  in_server_and_client([&] {
+    struct sigaction action {};
+    struct sigaction before {};
+    action.sa_handler = [](int) { ::pthread_cancel(::pthread_self()); };
+    ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+    std::atomic<pid_t> task{0};
+    std::atomic<bool> returned{false};
+    std::thread thread([&] {
+      task = ::gettid();
+      (void)error_of(door, "x");
+      returned = true;
+    });
+    ASSERT_TRUE(gate->entered.wait());
+    EXPECT_TRUE(eventually([&] { return sleeps_in_call(task); }));
+    ::pthread_kill(thread.native_handle(), SIGUSR1);
+    thread.join();
+    EXPECT_FALSE(returned);
+    EXPECT_TRUE(gate->let_go());
+    ASSERT_EQ(::sigaction(SIGUSR1, &before, nullptr), 0);
+  });
+}
+
+// There is nothing to wait for in a call that is answered at once.
+TEST(DoorCancel, APendingCancellationActsBeforeAQuickCall) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  const int door = ::door_create(echo, nullptr, 0);
+  in_server_and_client([&] {
+    for (int i = 0; i < 20; ++i) {
+      bool returned = false;
+      std::thread([&] {
+        for (int calls = 0; calls < 10; ++calls) (void)error_of(door, "x");
+        ::pthread_cancel(::pthread_self());
+        (void)error_of(door, "x");
+        returned = true;
+      }).join();
+      EXPECT_FALSE(returned);
+    }
+  });
+}
+
 TEST(DoorCancel, APendingCancellationActsInTheCall) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const int door = ::door_create(echo, nullptr, 0);

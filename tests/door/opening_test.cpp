@@ -6,6 +6,7 @@
 #include <sys/inotify.h>
 
 #include "door/attached.hpp"
+#include "farcall/doors.h"
 
 namespace farcall::door::test {
 namespace {
@@ -85,6 +86,31 @@ TEST(DoorOpening, TruncatingKeepsTheLocksOfTheProcess) {
     ASSERT_EQ(::fcntl(locked.get(), F_GETLK, &other), 0);
     EXPECT_EQ(other.l_type, F_WRLCK) << "the lock is gone";
   });
+}
+
+TEST(DoorOpening, WhatIsNoFileIsNotOpenedToLookForADoor) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.path() + "/fifo";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const Watch watch(path);
+  EXPECT_EQ(ERROR_OF(::door_open(path.c_str(), O_RDONLY)), EINVAL);
+  EXPECT_EQ(watch.opened_and_closed(), std::pair(0, 0));
+}
+
+TEST(DoorOpening, AFileWithoutANameHasTheModeThatItIsGiven) {
+  const Sandbox sandbox;
+  const UniqueFd made(::open(sandbox.path().c_str(), O_TMPFILE | O_RDWR, 0600));
+  if (made.get() < 0 && errno == EOPNOTSUPP) GTEST_SKIP() << "no such files in this file system";
+  ASSERT_GE(made.get(), 0) << std::strerror(errno);
+  struct stat status {};
+  ASSERT_EQ(::fstat(made.get(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0600U);
+}
+
+TEST(DoorOpening, NothingIsAStream) {
+  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(::isastream(file.get()), 0);
+  EXPECT_EQ(ERROR_OF(::isastream(-1)), EBADF);
 }
 
 template <class Call>

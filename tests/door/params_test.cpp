@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "door/scoped_server.hpp"
+#include "farcall/limits.h"
 
 namespace farcall::door::test {
 namespace {
@@ -89,6 +90,21 @@ TEST(DoorParam, MoreDescriptorsThanAllowedGetEnfile) {
   });
 }
 
+TEST(DoorParam, AttributesAreNoPartOfThem) {
+  const int door = ::door_create(echo, nullptr, DOOR_NO_CANCEL | DOOR_UNREF_MULTI);
+  in_server_and_client(
+      [&] { EXPECT_EQ(param(door, DOOR_PARAM_DESC_MAX), static_cast<size_t>(INT_MAX)); });
+}
+
+TEST(DoorParam, APingIsNotMeasuredByTheCallBefore) {
+  const int door = ::door_create(echo, nullptr, 0);
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 5), 0);
+  in_server_and_client([&] {
+    EXPECT_EQ(error_of(door, "123456"), ENOBUFS);
+    EXPECT_EQ(ERROR_OF(::door_call(door, nullptr)), 0);
+  });
+}
+
 TEST(DoorParam, OnlyTheCreatorMaySetThem) {
   const int door = ::door_create(echo, nullptr, 0);
   in_child([&] {
@@ -163,6 +179,13 @@ TEST(DoorParam, ARevokedDoorTellsThemAndTakesNone) {
   });
 }
 
+TEST(DoorParam, ARevokedDoorThatRefusesDescriptorsTakesNone) {
+  const int door = ::door_create(echo, nullptr, DOOR_REFUSE_DESC);
+  const UniqueFd second(::dup(door));
+  ASSERT_EQ(::door_revoke(door), 0);
+  in_server_and_client([&] { EXPECT_EQ(param(second.get(), DOOR_PARAM_DESC_MAX), 0U); });
+}
+
 TEST(DoorParam, AClientRemembersWhatARevokedDoorHasTold) {
   const int door = ::door_create(echo, nullptr, 0);
   ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 100), 0);
@@ -181,6 +204,31 @@ TEST(DoorParam, AClientRemembersWhatARevokedDoorHasTold) {
   ASSERT_EQ(::door_revoke(door), 0);
   revoked->happens();
   EXPECT_EQ(client.join(), 0);
+}
+
+TEST(DoorLimits, AreReadAsTheyWereSet) {
+  farcall_limits limits{};
+  limits.size = sizeof limits;
+  ASSERT_EQ(::door_limits_get(&limits), 0);
+  EXPECT_EQ(limits.size, sizeof limits);
+  EXPECT_EQ(limits.sessions_per_user, 0U);
+  in_child([] {
+    farcall_limits wanted{};
+    wanted.size = sizeof wanted;
+    wanted.sessions_per_user = 7;
+    wanted.patience_ns = 8;
+    ASSERT_EQ(::door_limits_set(&wanted), 0);
+    farcall_limits found{};
+    found.size = sizeof found;
+    ASSERT_EQ(::door_limits_get(&found), 0);
+    EXPECT_EQ(found.size, sizeof found);
+    EXPECT_EQ(found.sessions_per_user, 7U);
+    EXPECT_EQ(found.patience_ns, 8);
+    wanted.patience_ns = -1;
+    EXPECT_EQ(ERROR_OF(::door_limits_set(&wanted)), EINVAL);
+    ASSERT_EQ(::door_limits_get(&found), 0);
+    EXPECT_EQ(found.patience_ns, 8) << "it stays";
+  });
 }
 
 }  // namespace

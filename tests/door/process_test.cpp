@@ -206,6 +206,26 @@ TEST(DoorFork, AServerThreadMayFork) {
   });
 }
 
+TEST(DoorFork, AChildOfAServerThreadDoesNotAnswerForIt) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  auto procedure = [](char* data, size_t size, door_desc_t*, uint_t) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      answer("the child");  // there it is in no call, and waits for one
+      ::_exit(7);
+    }
+    std::this_thread::sleep_for(2 * kGlance);
+    ::kill(child, SIGKILL);
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status));
+    return Answer(std::string(data, size));
+  };
+  const int door = make_door(procedure);
+  in_server_and_client([&] { EXPECT_EQ(call(door, "x").data, "x"); });
+}
+
 // ---- exec ----
 
 struct Ran {

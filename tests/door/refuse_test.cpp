@@ -82,6 +82,16 @@ TEST(DoorRefuse, LeavesTheDescriptorsThatNoProcedureHasHad) {
   in_server_and_client([&] { EXPECT_TRUE(keeps_released(door, ENOTSUP)); });
 }
 
+TEST(DoorRefuse, TakesNothingThatIsNoError) {
+  const auto attempts = [](void*, char*, size_t, door_desc_t*, uint_t) {
+    for (const int none : {0, -1, EHWPOISON + 1, 4095})
+      if (ERROR_OF(::door_refuse(none)) != EINVAL) ::door_refuse(EPROTO);
+    ::door_refuse(EHWPOISON);
+  };
+  const int door = ::door_create(attempts, nullptr, 0);
+  in_server_and_client([&] { EXPECT_EQ(error_of(door, "x"), EHWPOISON); });
+}
+
 TEST(DoorRefuse, OutsideOfACallIsAnError) {
   EXPECT_EQ(ERROR_OF(::door_refuse(EDOM)), EINVAL);
   EXPECT_EQ(ERROR_OF(::door_refuse(0)), EINVAL);

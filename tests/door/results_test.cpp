@@ -20,7 +20,8 @@ struct Wanted {
   size_t bytes = 0;
   size_t descriptors = 0;
 };
-Answer deliver(const char* data, size_t size, door_desc_t*, uint_t) {
+Answer deliver(const char* data, size_t size, door_desc_t* descriptors, uint_t count) {
+  for (uint_t i = 0; i < count; ++i) ::close(fd_of(descriptors[i]));
   Wanted wanted;
   EXPECT_EQ(size, sizeof wanted);
   std::memcpy(&wanted, data, sizeof wanted);
@@ -236,6 +237,13 @@ TEST_F(DoorResults, FailWithEoverflowWhereTheyCannotBeMapped) {
     arguments.data_ptr = reinterpret_cast<char*>(&wanted);
     arguments.data_size = sizeof wanted;
     EXPECT_EQ(ERROR_OF(::door_call(door, &arguments)), EOVERFLOW);
+    // The procedure has had them.
+    const int released = ::dup(0);
+    door_desc_t descriptor = pass(released, DOOR_DESCRIPTOR | DOOR_RELEASE);
+    arguments.desc_ptr = &descriptor;
+    arguments.desc_num = 1;
+    EXPECT_EQ(ERROR_OF(::door_call(door, &arguments)), EOVERFLOW);
+    EXPECT_EQ(ERROR_OF(::fcntl(released, F_GETFD)), EBADF);
   });
   const Call call(door, {100, 0}, 1000);
   call.expect_content();

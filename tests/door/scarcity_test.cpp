@@ -58,6 +58,18 @@ TEST(DoorScarcity, AClientThatMayMakeNoFilesIsTold) {
   });
 }
 
+TEST(DoorScarcity, AClientWithoutADescriptorForItsSessionKeepsWhatItReleases) {
+  const ScopedServer server([] { return ::door_create(echo, nullptr, 0); });
+  in_child([&] {
+    const int mine = ::dup(STDIN_FILENO);
+    {
+      const FewDescriptors none;
+      EXPECT_EQ(error_of(server.door(), "x", {pass(mine, DOOR_DESCRIPTOR | DOOR_RELEASE)}), EMFILE);
+    }
+    EXPECT_GE(::fcntl(mine, F_GETFD), 0);
+  });
+}
+
 // A request is written as a file where it cannot be mapped. The results, which are the same, need
 // room of the client's.
 TEST(DoorScarcity, LongResultsThatFindNoRoomCostNoSession) {

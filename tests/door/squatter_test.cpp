@@ -160,6 +160,17 @@ TEST_F(DoorSquatter, AServerThatIsStoppedIsNone) {
   EXPECT_TRUE(opens_as(path, id_of(server.door())));
 }
 
+TEST_F(DoorSquatter, AServerThatIsStoppedDetachesNothing) {
+  ScopedServer server([&] {
+    const int mine = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(::fattach(mine, path.c_str()), 0) << std::strerror(errno);
+    return mine;
+  });
+  ASSERT_TRUE(stop_process(server.pid()));
+  EXPECT_EQ(ERROR_OF(::fdetach(path.c_str())), ETIMEDOUT);
+  ASSERT_EQ(::kill(server.pid(), SIGCONT), 0);
+}
+
 TEST_F(DoorSquatter, ASignalDoesNotEndTheWaitForAServer) {
   ScopedServer server([&] {
     const int mine = ::door_create(echo, nullptr, 0);
@@ -226,6 +237,19 @@ TEST_F(DoorSquatter, NobodyAttachesToFilesOfTheOverflowId) {
   const int door = ::door_create(echo, nullptr, 0);
   EXPECT_EQ(::fattach(door, path.c_str()), 0) << "root may";
   EXPECT_TRUE(opens_as(path, id_of(door)));
+}
+
+// Root of a user namespace is root of those alone whom it knows.
+TEST_F(DoorSquatter, RootOfOthersAttachesToNoFileOfAnUnknownUser) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  ASSERT_EQ(::chown(path.c_str(), kStranger, kStranger), 0);
+  ASSERT_EQ(::chmod(path.c_str(), 0666), 0);
+  in_child([&] {
+    if (!leave_all_but_root_behind()) GTEST_SKIP() << "no user namespaces here";
+    const int mine = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(ERROR_OF(::fattach(mine, path.c_str())), EPERM);
+    EXPECT_TRUE(opens_as_file(path));
+  });
 }
 
 TEST(Users, TheOverflowIdIsThatOfNobody) {

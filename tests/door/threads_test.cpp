@@ -226,6 +226,41 @@ TEST(DoorThreads, CallersWaitWhereTheCreateFunctionMakesNoThread) {
   });
 }
 
+TEST(DoorThreads, OneThatIsOnItsWayIsNotAskedForAgain) {
+  in_child([] {
+    ::door_server_create(note_and_create);
+    const int door = ::door_create(echo, nullptr, 0);
+    ASSERT_TRUE(others_come_to_rest());
+    decline = true;  // who asks cannot know
+    constexpr int kCalls = 200;
+    const std::int64_t begun = now_ns();
+    for (int i = 0; i < kCalls; ++i) EXPECT_EQ(call(door, "x").data, "x");
+    // For so long it is waited for.
+    const std::int64_t periods = (now_ns() - begun) / 100'000'000 + 1;
+    EXPECT_LE(static_cast<std::int64_t>(created()), 1 + 1 + periods);
+  });
+}
+
+// Where threads sleep at once, one that answers is taken for one that will soon be back.
+TEST(DoorThreads, OneWhoseAnswerFailsIsNotBackSoon) {
+  in_child([] {
+    ASSERT_EQ(::setenv("FARCALL_WAIT", "block", 1), 0);
+    Gate gate;
+    auto procedure = [&](char* data, size_t size, door_desc_t* descriptors, uint_t count) {
+      EXPECT_EQ(ERROR_OF(::door_return(reinterpret_cast<char*>(8), 100, nullptr, 0)), EFAULT);
+      gate(data, size, descriptors, count);
+    };
+    const int door = make_door(procedure);
+    std::vector<std::unique_ptr<Caller>> callers;
+    for (int i = 0; i < 4; ++i) {
+      callers.push_back(std::make_unique<Caller>(door, "x"));
+      EXPECT_TRUE(gate.entered.wait()) << "nobody serves the call " << i;
+    }
+    for (int i = 0; i < 4; ++i) gate.open.happens();
+    for (auto& caller : callers) EXPECT_EQ(caller->reply().data, "x");
+  });
+}
+
 TEST(DoorThreads, OnePoolServesAllSharedDoors) {
   in_child([] {
     ::door_server_create(note_and_create);

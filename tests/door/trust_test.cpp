@@ -427,6 +427,7 @@ struct DoorTrustPath : DoorTrust {
 TEST_F(DoorTrustPath, OneUsersOpensLeaveRoomForOthers) {
   const FewDescriptors few(200);
   const Shared<Event> full;
+  const Shared<Event> over;
   Child hoarder([&] {
     give_up_after(40s);
     ASSERT_TRUE(become(kNobody));
@@ -434,8 +435,24 @@ TEST_F(DoorTrustPath, OneUsersOpensLeaveRoomForOthers) {
     while (UniqueFd one = open_raw()) doors.push_back(std::move(one));
     EXPECT_GT(doors.size(), 10U);
     EXPECT_LE(doors.size(), 50U);
+    // What he opens by then is a door or an error, and never the file.
+    std::size_t refused = 0;
+    for (int i = 0; i < 400 && refused < 60; ++i) {
+      UniqueFd one(::open(path.c_str(), O_RDONLY));
+      if (one) {
+        door_info_t info{};
+        EXPECT_EQ(ERROR_OF(::door_info(one.get(), &info)), 0);
+        doors.push_back(std::move(one));
+      } else {
+        EXPECT_EQ(errno, EAGAIN);
+        ++refused;
+        std::this_thread::sleep_for(1ms);  // what he has asked for in vain is let go meanwhile
+      }
+    }
+    EXPECT_GT(refused, 0U);
+    EXPECT_LE(doors.size(), 50U);
     full->happens();
-    ::pause();
+    EXPECT_TRUE(over->wait());
   });
   ASSERT_TRUE(full->wait());
   in_child([&] {
@@ -445,6 +462,8 @@ TEST_F(DoorTrustPath, OneUsersOpensLeaveRoomForOthers) {
     EXPECT_EQ(call(mine.get(), "x").data, "x");
   });
   expect_all_well();
+  over->happens();
+  EXPECT_EQ(hoarder.join(), 0);
 }
 
 TEST_F(DoorTrustPath, AServerWithoutDescriptorsDoesNotSpin) {

@@ -131,6 +131,46 @@ TEST_F(DoorUnref, ComesWhenADuplicateIsOverwritten) {
   unref.expect(1);
 }
 
+TEST_F(DoorUnref, ComesWhenManyAreClosedInOneGo) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  int told = 0;
+  for (const int number : {100, 107, 110}) {
+    ASSERT_EQ(::fcntl(door, F_DUPFD, number), number);
+    unref.expect(told);
+    ASSERT_EQ(::close_range(100, 110, 0), 0);
+    unref.expect(++told);
+  }
+  // Not of one that is closed by the next exec.
+  const UniqueFd second(::fcntl(door, F_DUPFD, 100));
+  ASSERT_EQ(::close_range(100, 110, CLOSE_RANGE_CLOEXEC), 0);
+  unref.expect(told);
+  EXPECT_EQ(call(second.get(), "x").data, "x");
+}
+
+// One that the library has not seen being made, because that was a system call of the program's.
+TEST_F(DoorUnref, CountsADuplicateThatWasMadeUnseen) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  const int second = static_cast<int>(::syscall(SYS_dup, door));
+  ASSERT_GE(second, 0);
+  give(second);
+  ASSERT_EQ(::syscall(SYS_close, second), 0);
+  unref.expect(0);
+  tell("drop");
+  unref.expect(1);
+}
+
+// What was closed unseen is found out when its number is looked at.
+TEST_F(DoorUnref, ComesWhenADuplicateWasClosedUnseen) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  const int second = ::dup(door);
+  EXPECT_EQ(call(second, "x").data, "x");
+  ASSERT_EQ(::syscall(SYS_close, second), 0);
+  ASSERT_EQ(::syscall(SYS_dup3, STDIN_FILENO, second, O_CLOEXEC), second);
+  EXPECT_EQ(error_of(second), EBADF);
+  unref.expect(1);
+  EXPECT_EQ(::syscall(SYS_close, second), 0);
+}
+
 TEST_F(DoorUnref, WaitsForTheLastButOne) {
   const int door = make_door(unref, DOOR_UNREF);
   const int first = ::dup(door);
@@ -414,6 +454,24 @@ TEST_F(DoorUnref, IsNoAttributeOnceItHasCome) {
   ::close(second);
   unref.expect(1);
   in_server_and_client([&] { EXPECT_EQ(info_of(door).di_attributes & DOOR_UNREF, 0U); });
+}
+
+// Who has had a descriptor before learns it, too.
+TEST_F(DoorUnref, IsNoAttributeElsewhereOnceItHasCome) {
+  const int door = make_door(unref, DOOR_UNREF);
+  const Shared<Event> asked;
+  const Shared<Event> told;
+  Child child([&] {
+    EXPECT_NE(info_of(door).di_attributes & DOOR_UNREF, 0U) << "not yet";
+    asked->happens();
+    ASSERT_TRUE(told->wait());
+    EXPECT_EQ(info_of(door).di_attributes & DOOR_UNREF, 0U);
+  });
+  ASSERT_TRUE(asked->wait());
+  ::close(door);
+  unref.expect(1);
+  told->happens();
+  EXPECT_EQ(child.join(), 0);
 }
 
 TEST_F(DoorUnref, StaysAnAttributeWhereItComesEachTime) {

@@ -159,6 +159,31 @@ TEST(DoorXcreate, WithoutSetUpCancellationIsDisabledAndDeferred) {
   EXPECT_EQ(seen.type, PTHREAD_CANCEL_DEFERRED);
 }
 
+TEST(DoorXcreate, WithoutSetUpCancellationIsDeferredThoughItWasNot) {
+  const auto create = [](door_info_t*, void* (*startf)(void*), void* argument, void*) {
+    std::thread([startf, argument] {
+      ::pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, nullptr);
+      startf(argument);
+    }).detach();
+    return 1;
+  };
+  const int door = ::door_xcreate(tell_cancellation, nullptr, 0, create, nullptr, nullptr, 1);
+  ASSERT_GE(door, 0) << std::strerror(errno);
+  EXPECT_EQ(call(door).number<Cancellation>().type, PTHREAD_CANCEL_DEFERRED);
+}
+
+TEST(DoorXcreate, ThreadsThatAreSlowToBindAreWaitedFor) {
+  static std::atomic<int> set_up{0};
+  static Maker& maker = *new Maker;  // for threads that outlive everything
+  const auto slowly = [](void*) {
+    std::this_thread::sleep_for(kGlance);
+    ++set_up;
+  };
+  const int door = ::door_xcreate(echo, nullptr, 0, make_thread, slowly, &maker, 3);
+  ASSERT_GE(door, 0) << std::strerror(errno);
+  EXPECT_EQ(set_up, 3);
+}
+
 TEST(DoorXcreate, SetUpDecidesAboutCancellation) {
   static Maker& maker = *new Maker;  // for threads that outlive everything
   const int door = ::door_xcreate(

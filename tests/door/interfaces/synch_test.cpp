@@ -3,15 +3,18 @@
 // <synch.h>: what Solaris says of its locks, held against ours.
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <synch.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -75,6 +78,48 @@ TEST(Locks, UnknownTypesAreRefused) {
   EXPECT_EQ(mutex_init(&mutex, LOCK_PRIO_PROTECT, nullptr), EINVAL);
   cond_t condition;
   EXPECT_EQ(cond_init(&condition, 2, nullptr), EINVAL);
+  rwlock_t lock;
+  EXPECT_EQ(rwlock_init(&lock, 2, nullptr), EINVAL);
+  sema_t semaphore;
+  EXPECT_EQ(sema_init(&semaphore, 0, 2, nullptr), EINVAL);
+}
+
+// Who waits for such a mutex does so by another operation of the kernel's, which knows the owner.
+TEST(Locks, AMutexThatInheritsThePriorityOfWhoWaitsIsTheKernels) {
+  mutex_t mutex;
+  ASSERT_EQ(mutex_init(&mutex, LOCK_PRIO_INHERIT, nullptr), 0);
+  ASSERT_EQ(mutex_lock(&mutex), 0);
+  std::atomic<pid_t> task{0};
+  std::thread waits([&] {
+    task = gettid();
+    EXPECT_EQ(mutex_lock(&mutex), 0);
+    EXPECT_EQ(mutex_unlock(&mutex), 0);
+  });
+  const auto operation = [&] {
+    std::ifstream file("/proc/self/task/" + std::to_string(task) + "/syscall");
+    long number = -1;
+    unsigned long address = 0;
+    unsigned long what = 0;
+    file >> number >> std::hex >> address >> what;
+    if (number != SYS_futex || address != reinterpret_cast<std::uintptr_t>(&mutex)) return -1;
+    return static_cast<int>(what) & FUTEX_CMD_MASK;
+  };
+  int seen = -1;
+  EXPECT_TRUE(farcall::door::test::eventually([&] { return (seen = operation()) >= 0; }));
+  EXPECT_TRUE(seen == FUTEX_LOCK_PI || seen == 13) << seen;  // 13: FUTEX_LOCK_PI2
+  EXPECT_EQ(mutex_unlock(&mutex), 0);
+  waits.join();
+  EXPECT_EQ(mutex_destroy(&mutex), 0);
+}
+
+TEST(Locks, AMutexHasTheCeilingThatItIsGiven) {
+  mutex_t mutex;
+  int ceiling = 7;
+  ASSERT_EQ(mutex_init(&mutex, LOCK_PRIO_PROTECT, &ceiling), 0);
+  int found = -1;
+  EXPECT_EQ(pthread_mutex_getprioceiling(&mutex, &found), 0);
+  EXPECT_EQ(found, ceiling);
+  EXPECT_EQ(mutex_destroy(&mutex), 0);
 }
 
 template <class T>
@@ -135,14 +180,36 @@ TEST(Locks, NobodyWaitsForWhatIsNoTime) {
   EXPECT_EQ(sema_destroy(&semaphore), 0);
 }
 
+// The nanoseconds are more than are left of any second, so that a second is carried.
+TEST(Locks, ATimeLastsAsLongAsItSays) {
+  constexpr timestruc_t kAlmostASecond{.tv_sec = 0, .tv_nsec = 999'999'999};
+  mutex_t mutex = DEFAULTMUTEX;
+  cond_t condition = DEFAULTCV;
+  sema_t semaphore;
+  ASSERT_EQ(sema_init(&semaphore, 0, USYNC_THREAD, nullptr), 0);
+  std::int64_t before = farcall::door::test::now_ns();
+  EXPECT_EQ(sema_reltimedwait(&semaphore, &kAlmostASecond), ETIME);
+  EXPECT_GE(farcall::door::test::now_ns() - before, kAlmostASecond.tv_nsec);
+  ASSERT_EQ(mutex_lock(&mutex), 0);
+  before = farcall::door::test::now_ns();
+  int error = 0;
+  while (error == 0) error = cond_reltimedwait(&condition, &mutex, &kAlmostASecond);
+  EXPECT_EQ(error, ETIME);
+  EXPECT_GE(farcall::door::test::now_ns() - before, kAlmostASecond.tv_nsec);
+  EXPECT_EQ(mutex_unlock(&mutex), 0);
+  EXPECT_EQ(sema_destroy(&semaphore), 0);
+}
+
 TEST(Locks, AConditionWakesOneOrAll) {
   mutex_t mutex = DEFAULTMUTEX;
   cond_t condition;
   ASSERT_EQ(cond_init(&condition, USYNC_THREAD, nullptr), 0);
   int tickets = 0;
   std::atomic<int> served{0};
+  std::atomic<int> waiting{0};
   const auto wait = [&] {
     mutex_lock(&mutex);
+    ++waiting;  // with the mutex, which the wait lets go of
     while (tickets == 0) cond_wait(&condition, &mutex);
     --tickets;
     ++served;
@@ -155,13 +222,16 @@ TEST(Locks, AConditionWakesOneOrAll) {
   cond_signal(&condition);
   mutex_unlock(&mutex);
   while (served < 1) std::this_thread::yield();
+  std::thread third(wait);
+  while (waiting < 3) std::this_thread::yield();
   mutex_lock(&mutex);
-  tickets = 1;
+  tickets = 2;
   cond_broadcast(&condition);
   mutex_unlock(&mutex);
   first.join();
   second.join();
-  EXPECT_EQ(served, 2);
+  third.join();
+  EXPECT_EQ(served, 3);
   EXPECT_EQ(cond_destroy(&condition), 0);
 }
 

@@ -13,7 +13,9 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <set>
+#include <string>
 #include <thread>
 
 #include "door/child.hpp"
@@ -88,6 +90,42 @@ TEST(Threads, DetachedThreadsAreNotJoined) {
   while (thr_continue(thread) == 0) thr_yield();
 }
 
+bool task_sleeps(pid_t task) {
+  std::ifstream file("/proc/self/task/" + std::to_string(task) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_ends = line.rfind(')');
+  return name_ends != std::string::npos && line.compare(name_ends + 1, 2, " S") == 0;
+}
+
+// Whom another thread waits for is not there to be joined.
+TEST(Threads, JoiningAnyDoesNotWaitForOneThatIsBeingJoined) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  const pid_t child = fork();  // where there are no other threads
+  if (child == 0) {
+    alarm(30);
+    static std::atomic<bool> over{false};
+    static thread_t thread = 0;
+    static std::atomic<pid_t> joiner{0};
+    if (thr_create(nullptr, 0, &wait_for, &over, 0, &thread) != 0) _exit(1);
+    const auto join = [](void*) -> void* {
+      joiner = gettid();
+      return number(thr_join(thread, nullptr, nullptr));
+    };
+    pthread_t joins{};
+    if (pthread_create(&joins, nullptr, join, nullptr) != 0) _exit(2);
+    while (joiner == 0 || !task_sleeps(joiner)) thr_yield();
+    if (thr_join(0, nullptr, nullptr) != ESRCH) _exit(3);
+    if (thr_join(thread, nullptr, nullptr) != ESRCH) _exit(4);
+    over = true;
+    void* error = nullptr;
+    _exit(pthread_join(joins, &error) == 0 && error == nullptr ? 0 : 5);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 // Somebody else may wait for it then.
 TEST(Threads, AJoinThatIsCancelledTakesNothing) {
   FARCALL_SKIP_UNDER_TSAN("has a pthread_join() that must not be cancelled");
@@ -136,6 +174,15 @@ TEST(Threads, ARunningThreadCannotBeSuspended) {
   EXPECT_EQ(thr_suspend(thread), ENOTSUP);
   go = true;
   ASSERT_EQ(thr_join(thread, nullptr, nullptr), 0);
+}
+
+TEST(Threads, AThreadThatHasEndedCannotBeContinued) {
+  thread_t thread = 0;
+  ASSERT_EQ(thr_create(nullptr, 0, &give_back, nullptr, 0, &thread), 0);
+  while (thr_suspend(thread) == ENOTSUP) thr_yield();  // as long as it runs
+  EXPECT_EQ(thr_suspend(thread), ESRCH);
+  EXPECT_EQ(thr_continue(thread), ESRCH);
+  EXPECT_EQ(thr_join(thread, nullptr, nullptr), 0);
 }
 
 TEST(Threads, WrongArgumentsAreRefused) {
@@ -246,6 +293,15 @@ TEST(Clocks, TheHighResolutionTimeAdvancesInNanoseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_GE(gethrtime() - before, 20'000'000);
   EXPECT_LT(gethrvtime() - used, 20'000'000);
+}
+
+TEST(Clocks, TheTimeThatAThreadHasRunIsItsOwn) {
+  const hrtime_t before = gethrvtime();
+  std::thread([] {
+    const hrtime_t begun = gethrvtime();
+    while (gethrvtime() - begun < 50'000'000) continue;
+  }).join();
+  EXPECT_LT(gethrvtime() - before, 50'000'000);
 }
 
 }  // namespace
