@@ -5,6 +5,7 @@
 // preloaded; the kernel's answer is the right one.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -455,6 +456,41 @@ TEST(UnixStream, KeepsNoLessThanTheKernelDoes) {
     }
     EXPECT_EQ(receive(pair.server.get(), 1, MSG_DONTWAIT), "(EAGAIN)");
     EXPECT_EQ(read, kept);
+  }
+}
+
+// Who waits for all looks for an error when there is nothing more, and says nothing of it.
+TEST(UnixStream, AResetIsLostOnWhoWaitsForAll) {
+  for (const int more : {0, int{MSG_DONTWAIT}}) {
+    Pair pair;
+    pair.put("part");
+    EXPECT_EQ(send(pair.server.get(), "unread"), "6");
+    pair.client.reset();
+    EXPECT_EQ(receive(pair.server.get(), 100, MSG_WAITALL | more), "part");
+    EXPECT_EQ(receive(pair.server.get()), "(end)");
+  }
+}
+
+// The same where what is unread lies in memory, of which the kernel knows nothing.
+TEST(UnixStream, AResetThatTheKernelDoesNotKnowIsLostOnWhoWaitsForAll) {
+  for (const int more : {0, int{MSG_DONTWAIT}}) {
+    Pair pair;
+    const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = 1}};
+    ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, pair.client.get(), &event), 0);
+    for (int i = 0; i < 60; ++i) {
+      EXPECT_EQ(send(pair.server.get(), std::string(500, 'x')), "500");
+      ASSERT_EQ(::epoll_wait(set.get(), &event, 1, 10'000), 1);
+      EXPECT_EQ(receive(pair.client.get()), std::string(500, 'x'));
+    }
+    pair.put("part");
+    EXPECT_EQ(send(pair.server.get(), "unread"), "6");
+    if (preloaded()) {
+      EXPECT_FALSE(readable_for_kernel(pair.client.get()));
+    }
+    pair.client.reset();
+    EXPECT_EQ(receive(pair.server.get(), 100, MSG_WAITALL | more), "part");
+    EXPECT_EQ(receive(pair.server.get()), "(end)");
   }
 }
 
