@@ -53,6 +53,7 @@ TEST(PacketErrors, AResetIsToldOnceToWhoSends) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(60);
+    pair.client.reset();
     // It has to wait now and then, so that it is taken to do so again.
     for (int i = 0;; ++i) {
       if (i % 10 != 0) steps.await();

@@ -74,16 +74,6 @@ TEST(ShutDown, ForReadingIsNoDeathOfThePeer) {
   EXPECT_EQ(receive(pair.client.get()), "unread");
 }
 
-TEST(TcpShutDown, ForReadingBeforeMemoryIsSharedIsNoDeathOfThePeer) {
-  const Pair pair(false);
-  const UniqueFd waits(::epoll_create1(EPOLL_CLOEXEC));
-  ASSERT_EQ(::shutdown(pair.server.get(), SHUT_RD), 0);
-  send_until_in_memory(pair.server.get(), pair.client.get(), waits);
-  EXPECT_EQ(send(pair.server.get(), "unread"), "6");
-  EXPECT_EQ(receive(pair.server.get(), 100, MSG_DONTWAIT), "(end)");
-  EXPECT_EQ(receive(pair.client.get()), "unread");
-}
-
 // What it still has to read it has in memory alone, and nobody could send it again.
 TEST(ShutDown, ForReadingKeepsWhatIsUnreadFromLeaving) {
   const UsedPair pair;
