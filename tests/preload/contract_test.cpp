@@ -373,6 +373,26 @@ TEST(Contract, AProcessThatMayMakeNoFilesGoesOn) {
   EXPECT_EQ(stream_mappings(), before);
 }
 
+// Of the signal that says so, one that was there before stays.
+TEST(Contract, ASignalOfTooLargeFilesThatWaitsGoesOnWaiting) {
+  sigset_t blocked;
+  ::sigemptyset(&blocked);
+  ::sigaddset(&blocked, SIGXFSZ);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &blocked, nullptr), 0);
+  ASSERT_EQ(::raise(SIGXFSZ), 0);
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &files), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = files.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  const Pair pair(false);
+  pair.talk(100);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &files), 0);
+  const timespec at_once{};
+  EXPECT_EQ(::sigtimedwait(&blocked, nullptr, &at_once), SIGXFSZ) << errno_name();
+  EXPECT_EQ(::sigtimedwait(&blocked, nullptr, &at_once), -1);
+  ::pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
+}
+
 // The limits are wide: a library that spun, or looked at all of them, would need many times that.
 // On a busy machine a round costs more than it needs, never less: so the least of some counts.
 TEST(Contract, AThousandIdleConnectionsCostNothing) {

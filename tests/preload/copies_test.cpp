@@ -180,5 +180,20 @@ TEST(Copies, AChildThatClosesOneLeavesNoDescriptorBehind) {
   });
 }
 
+// Those of the library are given up before the program has to go without one.
+TEST(Copies, AConnectionIsAcceptedWhereTheLibraryHasTheLastDescriptors) {
+  in_forked_child([] {
+    limit_descriptors();
+    Address address;
+    const UniqueFd listener = listen_on_loopback(address);
+    const UniqueFd client = connect_to(address);
+    const std::vector<LookingPair> pairs(20);
+    std::vector<UniqueFd> files = all_files();
+    if (!preloaded()) files.pop_back();
+    const UniqueFd server(::accept(listener.get(), nullptr, nullptr));
+    EXPECT_GE(server.get(), 0) << errno_name();
+  });
+}
+
 }  // namespace
 }  // namespace farcall::preload

@@ -11,6 +11,7 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -30,6 +31,7 @@
 #include "connected.hpp"
 #include "farcall/memory.hpp"
 #include "preload/real.hpp"
+#include "steps.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
@@ -234,6 +236,24 @@ TEST(Leaving, IsPossibleForBothThoughOneHasShutDown) {
   EXPECT_EQ(expect_stream(connected.fd.get(), 0, 3000), 3000u);
   EXPECT_EQ(::recv(connected.fd.get(), &byte, 1, 0), 0);
   EXPECT_EQ(connected.child->status(), 0);
+}
+
+// What it has left in memory nobody can send any more: that is no end of the stream.
+TEST(Leaving, TheDeadLosesWhatIsUnreadWithAReset) {
+  const Steps steps;
+  const Connected connected = with_child([&](int peer) {
+    require(::send(peer, "unread", 6, MSG_NOSIGNAL) == 6, "send");
+    steps.done();
+    steps.await();
+  });
+  const int fd = connected.fd.get();
+  steps.await_done();
+  const bool in_memory = preloaded() && !readable_for_kernel(fd);
+  EXPECT_EQ(connected.child->kill(SIGKILL), 0);
+  connected.child->status();
+  int on = 1;
+  ASSERT_EQ(::ioctl(fd, FIOASYNC, &on), 0);
+  EXPECT_EQ(receive(fd), in_memory ? "(ECONNRESET)" : "unread");
 }
 
 // --- waiting

@@ -8,6 +8,7 @@
 #include <linux/close_range.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,10 +16,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "calls.hpp"
+#include "children.hpp"
 #include "farcall/memory.hpp"
 #include "preload/real.hpp"
 #include "stream_pair.hpp"
@@ -160,6 +163,90 @@ TEST(TcpNumbers, AreAnotherConnectionsAfterADisconnect) {
     EXPECT_EQ(receive(fd), "pong");
   }
   EXPECT_EQ(stream_mappings() - before, preloaded() ? 2 : 0);
+}
+
+// Those that the library has while two datagram sockets talk.
+std::vector<int> made_by_datagrams() {
+  const UniqueFd near = udp_socket();
+  const UniqueFd far = udp_socket();
+  sockaddr_in name{};
+  socklen_t size = sizeof name;
+  EXPECT_EQ(::getsockname(far.get(), reinterpret_cast<sockaddr*>(&name), &size), 0);
+  EXPECT_EQ(::connect(near.get(), reinterpret_cast<sockaddr*>(&name), size), 0);
+  const std::vector<int> before = open_numbers();
+  for (int i = 0; i < 60; ++i) {
+    EXPECT_EQ(send(near.get(), "x"), "1");
+    EXPECT_EQ(receive(far.get()), "x");
+  }
+  std::vector<int> own;
+  std::ranges::set_difference(open_numbers(), before, std::back_inserter(own));
+  EXPECT_EQ(own.empty(), !preloaded());
+  return own;
+}
+
+// Where the limit was another one when the library asked for it.
+TEST(DatagramNumbers, OfTheLibraryAreHighAlsoWhereTheLimitIsLowered) {
+  (void)made_by_datagrams();
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit low{.rlim_cur = 256, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  for (const int fd : made_by_datagrams()) EXPECT_GE(fd, 200);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+// One that was closed unseen was in a set; who has its number next is in none.
+TEST(Numbers, OfAPairAreInNoSet) {
+  UsedPair pair;
+  const int number = pair.server.release();
+  ASSERT_EQ(kernel(SYS_close, number), 0);
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  ASSERT_EQ(ends[0], number) << "the lowest that is free";
+  const UniqueFd one(ends[0]);
+  const UniqueFd other(ends[1]);
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_EQ(send(other.get(), "x"), "1");
+    epoll_event event{};
+    ASSERT_EQ(::epoll_wait(pair.set.get(), &event, 1, 0), 0) << i;
+    EXPECT_EQ(receive(one.get()), "x");
+    EXPECT_EQ(send(one.get(), "y"), "1");
+    EXPECT_EQ(receive(other.get()), "y");
+  }
+}
+
+// The C library reads and writes standard streams unseen.
+TEST(Numbers, OfStandardStreamsAreTheKernels) {
+  const pid_t child = in_child([] {
+    Address address;
+    const UniqueFd listener = listen_on_loopback(address);
+    ::close(STDIN_FILENO);
+    const int before = stream_mappings();
+    Pair pair(false);
+    pair.client = connect_to(address);
+    ASSERT_EQ(pair.client.get(), STDIN_FILENO);
+    pair.server = accept_from(listener);
+    pair.talk(40);
+    EXPECT_LT(stream_mappings(), before + 2);
+  });
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+// A datagram socket that was made unseen is not taken for a stream.
+TEST(Numbers, OfOtherProtocolsNeedNoneOfTheLibrary) {
+  const UniqueFd peer = udp_socket();
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::getsockname(peer.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const UniqueFd fd(static_cast<int>(kernel(SYS_socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)));
+  ASSERT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  const std::vector<int> before = open_numbers();
+  for (int i = 0; i < 6; ++i) ASSERT_EQ(send(fd.get(), "ping"), "4");
+  EXPECT_EQ(open_numbers(), before);
+  for (int i = 0; i < 6; ++i) {
+    char text[8] = {};
+    ASSERT_EQ(kernel(SYS_recvfrom, peer.get(), text, sizeof text, 0, nullptr, nullptr), 4);
+  }
 }
 
 }  // namespace

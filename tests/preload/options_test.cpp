@@ -242,5 +242,33 @@ TEST(Calls, AnUrgentByteMayComeAtAnyTime) {
   }
 }
 
+// A sender that has told the kernel so without the library's knowledge would keep waiting what
+// comes behind.
+TEST(TcpCalls, WhatIsSplicedWithMoreToComeIsThereAtOnce) {
+  const UsedPair pair;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  ASSERT_EQ(::write(in.get(), "hello", 5), 5);
+  ASSERT_EQ(::splice(out.get(), nullptr, pair.client.get(), nullptr, 5, SPLICE_F_MORE), 5);
+  pair.put("x");
+  int there = 0;
+  ASSERT_EQ(kernel(SYS_ioctl, pair.server.get(), FIONREAD, &there), 0);
+  EXPECT_GE(there, 5);
+  EXPECT_EQ(receive_exactly(pair.server.get(), 6), "hellox");
+}
+
+// Its peer may never read the urgent byte, which it has counted.
+TEST(TcpCalls, WhoSendsAnUrgentByteStaysWithTheKernel) {
+  const int before = stream_mappings();
+  const Pair pair(false);
+  set_option(pair.server.get(), SOL_SOCKET, SO_OOBINLINE, 1);
+  EXPECT_EQ(send(pair.client.get(), "!", MSG_OOB), "1");
+  EXPECT_EQ(receive(pair.server.get()), "!");
+  pair.talk(40);
+  EXPECT_LT(stream_mappings(), before + 2);
+}
+
 }  // namespace
 }  // namespace farcall::preload

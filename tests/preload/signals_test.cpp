@@ -14,6 +14,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "contract.hpp"
@@ -285,6 +286,39 @@ TEST(Contract, TimeLimitsEndAWaitForTheRest) {
   // A reader that is awake makes room in memory, while the kernel has none.
   for (int i = 0; i < 3; ++i) EXPECT_EQ(receive(pair.server.get(), 1), "x");
   fill();
+}
+
+// More than the library can tell apart.
+std::atomic<int> which{-1};
+template <int kWhich>
+void one_of_many(int) {
+  which = kWhich;
+}
+template <int... kWhich>
+void expect_each_to_run(std::integer_sequence<int, kWhich...>) {
+  const auto expect = [](int number, void (*handler)(int)) {
+    ASSERT_NE(::signal(SIGUSR1, handler), SIG_ERR);
+    ASSERT_EQ(::raise(SIGUSR1), 0);
+    EXPECT_EQ(which, number);
+    EXPECT_EQ(::signal(SIGUSR1, SIG_DFL), handler) << number;
+  };
+  (expect(kWhich, one_of_many<kWhich>), ...);
+}
+
+TEST(Contract, EachOfManyHandlersIsTheOneThatRuns) {
+  expect_each_to_run(std::make_integer_sequence<int, 80>());
+}
+
+TEST(Contract, ASignalIsHeldByWhoAsksForThat) {
+  handle(0);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  EXPECT_EQ(::sigset(SIGUSR1, SIG_HOLD), on_signal);
+  ASSERT_EQ(::raise(SIGUSR1), 0);
+  EXPECT_EQ(signals, 0);
+  EXPECT_EQ(::sigset(SIGUSR1, on_signal), SIG_HOLD);
+#pragma GCC diagnostic pop
+  EXPECT_EQ(signals, 1);
 }
 
 }  // namespace

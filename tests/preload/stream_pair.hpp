@@ -157,18 +157,17 @@ struct UsedPair : Pair {
   UsedPair() : set(::epoll_create1(EPOLL_CLOEXEC)) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = 1}};
     EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, server.get(), &event), 0);
-    const std::string block(500, 'x');
-    for (int i = 0; i < 60; ++i) {
+    // Where others compete for the processor a set does not look at its sockets at once.
+    bool in_memory = false;
+    for (int i = 0; i < 60 || (preloaded() && !in_memory && i < 2000); ++i) {
+      const std::string block(500, 'x');
       put(block);
+      in_memory = !readable_for_kernel(server.get());
+      if (i > 60) ::usleep(1000);
       EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 10'000), 1);
       EXPECT_EQ(receive(server.get()), block);
     }
-    put("in memory?");
-    if (preloaded()) {
-      EXPECT_FALSE(readable_for_kernel(server.get()));
-    }
-    EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 10'000), 1);
-    EXPECT_EQ(receive(server.get()), "in memory?");
+    EXPECT_EQ(in_memory, preloaded());
   }
   UniqueFd set;
 };

@@ -12,13 +12,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
 #include "calls.hpp"
+#include "children.hpp"
 #include "executed.hpp"
 #include "farcall/memory.hpp"
+#include "preload/stats.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
@@ -127,6 +131,50 @@ TEST(Calls, AnotherPreloadedLibraryIsAskedToo) {
   const std::string both =
       std::string("LD_PRELOAD=") + (own == nullptr ? "" : std::string(own) + ":") + OTHER_LIBRARY;
   EXPECT_EQ(execute_as("other", {both}).status, 255) << "a bit for each of its functions";
+}
+
+// --- the file in which is counted
+
+// As the tool makes it, but for what is wrong with it; nothing has been counted yet.
+UniqueFd file_of_statistics(std::size_t size, int seals) {
+  UniqueFd file(::memfd_create("statistics", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const std::uint64_t magic = StatsPage::kMagic;
+  EXPECT_EQ(::ftruncate(file.get(), static_cast<off_t>(size)), 0);
+  EXPECT_EQ(::pwrite(file.get(), &magic, sizeof magic, 0), ssize_t{sizeof magic});
+  EXPECT_EQ(::fcntl(file.get(), F_ADD_SEALS, seals), 0);
+  return file;
+}
+
+bool is_counted_in(const UniqueFd& file) {
+  const std::string path =
+      "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file.get());
+  const Ended ended = execute_as("mappings", {kStatsVariable + ("=" + path)});
+  EXPECT_EQ(ended.status, preloaded() ? 2 : 0);
+  std::uint32_t state = 0;
+  EXPECT_EQ(::pread(file.get(), &state, sizeof state, offsetof(StatsPage, slots)), 4);
+  return state != 0;
+}
+
+TEST(Calls, NothingIsCountedInAFileThatMayBecomeSmaller) {
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+  EXPECT_EQ(is_counted_in(file_of_statistics(sizeof(StatsPage), kSeals)), preloaded());
+  EXPECT_FALSE(is_counted_in(file_of_statistics(sizeof(StatsPage) - 1, kSeals)));
+  EXPECT_FALSE(is_counted_in(file_of_statistics(sizeof(StatsPage), F_SEAL_GROW)));
+  EXPECT_FALSE(is_counted_in(file_of_statistics(sizeof(StatsPage), F_SEAL_SEAL)));
+}
+
+// A program may have one of its connections for its error output.
+TEST(TcpCalls, NothingIsSaidIntoAConnection) {
+  Pair pair(false);
+  const pid_t child = in_child([&] {
+    ::dup2(pair.server.get(), STDERR_FILENO);
+    ::setenv(kRole, "mappings", 1);
+    ::setenv("FARCALL_UDP", "perhaps", 1);
+    ::execl("/proc/self/exe", "counts", nullptr);
+  });
+  pair.server.reset();
+  EXPECT_EQ(exit_status(child), preloaded() ? 2 : 0);
+  EXPECT_EQ(receive(pair.client.get()), "(end)");
 }
 
 }  // namespace

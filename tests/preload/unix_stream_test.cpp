@@ -5,6 +5,7 @@
 // preloaded; the kernel's answer is the right one.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -21,6 +22,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "farcall/memory.hpp"
@@ -455,6 +457,34 @@ TEST(UnixStream, KeepsNoLessThanTheKernelDoes) {
     }
     EXPECT_EQ(receive(pair.server.get(), 1, MSG_DONTWAIT), "(EAGAIN)");
     EXPECT_EQ(read, kept);
+  }
+}
+
+// Who waits for all looks for an error when there is nothing more, and says nothing of it.
+TEST(UnixStream, AResetIsLostOnWhoWaitsForAll) {
+  for (const int more : {0, int{MSG_DONTWAIT}}) {
+    Pair pair;
+    pair.put("part");
+    EXPECT_EQ(send(pair.server.get(), "unread"), "6");
+    pair.client.reset();
+    EXPECT_EQ(receive(pair.server.get(), 100, MSG_WAITALL | more), "part");
+    EXPECT_EQ(receive(pair.server.get()), "(end)");
+  }
+}
+
+// The same where what is unread lies in memory, of which the kernel knows nothing.
+TEST(UnixStream, AResetThatTheKernelDoesNotKnowIsLostOnWhoWaitsForAll) {
+  for (const int more : {0, int{MSG_DONTWAIT}}) {
+    UsedPair pair;
+    std::swap(pair.client, pair.server);  // so that what the other sends lies in memory
+    pair.put("part");
+    EXPECT_EQ(send(pair.server.get(), "unread"), "6");
+    if (preloaded()) {
+      EXPECT_FALSE(readable_for_kernel(pair.client.get()));
+    }
+    pair.client.reset();
+    EXPECT_EQ(receive(pair.server.get(), 100, MSG_WAITALL | more), "part");
+    EXPECT_EQ(receive(pair.server.get()), "(end)");
   }
 }
 

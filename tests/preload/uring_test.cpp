@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -395,6 +396,44 @@ TEST(Uring, WhoAsksLiburingForOneIsLeftToTheKernel) {
   const int result = init(4, ring, 0);
   if (result < 0) GTEST_SKIP() << "the kernel has no io_uring: " << -result;
   expect_to_be_with_the_kernel(pair);
+}
+
+// The mappings that the library has made of them go, too.
+TEST(Uring, OneThatIsClosedWithARangeIsForgotten) {
+  const auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    int count = 0;
+    for (std::string line; std::getline(maps, line);)
+      if (line.find("[io_uring]") != std::string::npos) ++count;
+    return count;
+  };
+  auto ring = std::make_unique<Uring>(0);
+  if (!ring->made()) GTEST_SKIP() << "the kernel has no io_uring: " << errno_name();
+  const auto fd = static_cast<unsigned>(ring->fd());
+  ASSERT_EQ(::close_range(fd, fd, 0), 0);
+  EXPECT_EQ(mappings(), 2) << "those of this program";
+}
+
+// The kernel submits nothing behind one that it refuses as it is.
+TEST(Uring, APersonalityThatIsNoneEndsTheSubmission) {
+  MAKE_RING(ring, 0);
+  const Pair pair;
+  const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = 77}};
+  io_uring_sqe request{};
+  request.opcode = IORING_OP_EPOLL_CTL;
+  request.fd = set.get();
+  request.len = EPOLL_CTL_ADD;
+  request.off = static_cast<unsigned>(pair.server.get());
+  request.addr = reinterpret_cast<std::uint64_t>(&event);
+  request.user_data = 1;
+  request.personality = 77;
+  ring.put(request);
+  ring.put_control(set.get(), EPOLL_CTL_ADD, pair.server.get(), &event, 2);
+  EXPECT_EQ(ring.ask(2, 0, 0), 1);
+  EXPECT_EQ(ring.answers(), (std::vector<Answer>{{1, -EINVAL}}));
+  EXPECT_EQ(ring.enter(1), (std::vector<Answer>{{2, 0}}));
+  expect_to_be_told(set.get(), pair);
 }
 
 }  // namespace

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Threads that sleep in a set while others change it, and sockets that leave a set, or a wait,
+// where the library does not see it. As contract_test.cpp, these run as they are and with the
+// library preloaded.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "children.hpp"
+#include "farcall/memory.hpp"
+#include "preload/real.hpp"
+#include "readiness.hpp"
+#include "steps.hpp"
+#include "stream_pair.hpp"
+
+namespace farcall::preload::readiness {
+namespace {
+
+// A thread that sleeps in a set until it is told of something.
+class Sleeper {
+ public:
+  explicit Sleeper(int set)
+      : thread_([this, set] {
+          waits_ = kernel(SYS_gettid);
+          events_ = wait(set);
+        }) {
+    while (waits_ == 0) std::this_thread::yield();
+    await_sleep(waits_);
+  }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+  ~Sleeper() {
+    if (thread_.joinable()) thread_.join();
+  }
+  std::uint32_t told() {
+    thread_.join();
+    return events_;
+  }
+
+ private:
+  std::atomic<long> waits_{0};
+  std::uint32_t events_ = 0;
+  std::thread thread_;
+};
+
+// One whose server has waited in a receive call: what the peer puts then lies in memory.
+struct WaitingPeer : FarPeer {
+  WaitingPeer() {
+    // Who came too late for bytes in memory is not believed for a while.
+    bool in_memory = false;
+    for (int i = 0; i < 1000 && !in_memory; ++i) {
+      std::thread later([&, waits = kernel(SYS_gettid)] {
+        await_sleep(waits);
+        put();
+      });
+      take();
+      later.join();
+      put();
+      in_memory = !preloaded() || !readable_for_kernel(server.get());
+      take();
+    }
+  }
+  // Into memory.
+  void put_there() const {
+    put();
+    if (preloaded()) {
+      EXPECT_FALSE(readable_for_kernel(server.get())) << "not in memory";
+    }
+  }
+};
+
+TEST(Sleepers, AreToldOfASocketThatComesWithBytesInMemory) {
+  const WaitingPeer peer;
+  const UniqueFd set = new_set();
+  Sleeper sleeper(set.get());
+  peer.put_there();
+  add(set.get(), peer.server.get());
+  EXPECT_EQ(sleeper.told(), EPOLLIN);
+  peer.take();
+  EXPECT_EQ(wait(set.get(), 0), 0U);
+}
+
+TEST(Sleepers, AreToldOnceWhereThatIsAskedFor) {
+  const WaitingPeer peer;
+  const UniqueFd set = new_set();
+  Sleeper sleeper(set.get());
+  peer.put_there();
+  add(set.get(), peer.server.get(), EPOLLIN | EPOLLONESHOT);
+  EXPECT_EQ(sleeper.told(), EPOLLIN);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(wait(set.get(), 0), 0U) << i;
+  peer.take();
+}
+
+// The one that is told is awake then; the other still sleeps.
+TEST(Sleepers, AreToldOfAnEdgeThatIsArmedAnew) {
+  const WaitingPeer peer;
+  const int fd = peer.server.get();
+  const UniqueFd set = new_set();
+  std::atomic<int> told{0};
+  const auto sleep = [&](std::atomic<long>& self) {
+    self = kernel(SYS_gettid);
+    EXPECT_EQ(wait(set.get()), EPOLLIN);
+    ++told;
+  };
+  std::atomic<long> ids[2] = {0, 0};
+  std::thread threads[2];
+  for (int i = 0; i < 2; ++i) {
+    threads[i] = std::thread([&, i] { sleep(ids[i]); });
+    while (ids[i] == 0) std::this_thread::yield();
+    await_sleep(ids[i]);
+  }
+  peer.put_there();
+  add(set.get(), fd, EPOLLIN | EPOLLET);
+  for (int i = 0; i < 20'000 && told == 0; ++i) ::usleep(1000);
+  ASSERT_EQ(told, 1);
+  epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.u64 = kToken}};
+  EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(told, 2);
+  peer.take();
+}
+
+// In the kernel the set is the parent's, too, of whose sleeper the child knows nothing.
+TEST(Sleepers, OfAParentHearWhatItsChildHasRegisteredFor) {
+  const UniqueFd set = new_set();
+  const Pair first;
+  add(set.get(), first.server.get());
+  exchange(first, set.get());
+  const Steps steps;
+  Sleeper sleeper(set.get());
+  const pid_t child = in_child([&] {
+    const Pair pair;
+    const UniqueFd own = new_set();
+    add(own.get(), pair.server.get());
+    exchange(pair, own.get());
+    pair.put();
+    add(set.get(), pair.server.get());
+    Settling().settle();
+    steps.await();
+  });
+  EXPECT_EQ(sleeper.told(), EPOLLIN);
+  steps.tell();
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+// --- what the library does not see
+
+// The number is another file's by then, and the registration in the kernel outlives it.
+TEST(Sleepers, AreToldOfASocketOfWhichOneDescriptorWasClosedUnseen) {
+  for (const bool is_copied_first : {true, false}) {
+    SCOPED_TRACE(is_copied_first);
+    WaitingPeer peer;
+    const UniqueFd set = new_set();
+    UniqueFd copy;
+    if (is_copied_first) copy = UniqueFd(::dup(peer.server.get()));
+    add(set.get(), peer.server.get());
+    exchange(peer, set.get());
+    if (!is_copied_first) copy = UniqueFd(::dup(peer.server.get()));
+    const int number = peer.server.release();
+    ASSERT_EQ(kernel(SYS_close, number), 0);
+    const UniqueFd other(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(other.get(), number) << "the lowest that is free";
+    peer.server = std::move(copy);
+    std::thread later([&, waits = kernel(SYS_gettid)] {
+      await_sleep(waits);
+      peer.put();
+    });
+    peer.take();
+    later.join();
+    peer.put();
+    EXPECT_EQ(wait(set.get(), 5000), EPOLLIN);
+    peer.take();
+  }
+}
+
+TEST(Sleepers, OfPollLeaveToTheKernelWhatTheyHaveLookedForInVain) {
+  const FarPeer peer;
+  const int fd = peer.server.get();
+  pollfd look{.fd = fd, .events = POLLIN, .revents = 0};
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(::poll(&look, 1, 1), 0);
+  peer.put();
+  EXPECT_TRUE(readable_for_kernel(fd));
+  peer.take();
+}
+
+// --- signals that come while a call looks
+
+std::atomic<int> caught{0};
+
+// A thread on the same processor, which runs when this one gives it its turn. What it reads of this
+// thread is so for as long as it runs: where signals are held a call is looking.
+class Disturber {
+ public:
+  Disturber() : self_(::pthread_self()), id_(kernel(SYS_gettid)) {
+    struct sigaction action {};
+    action.sa_handler = [](int) { ++caught; };
+    action.sa_flags = SA_RESTART;
+    ::sigaction(SIGUSR1, &action, &before_);
+    caught = 0;
+    thread_ = std::thread([this] {
+      while (!over_) {
+        if (armed_ && is_looking()) {
+          armed_ = false;
+          sent_ = true;
+          ::pthread_kill(self_, SIGUSR1);
+        }
+        ::sched_yield();
+      }
+    });
+  }
+  Disturber(const Disturber&) = delete;
+  Disturber& operator=(const Disturber&) = delete;
+  ~Disturber() {
+    over_ = true;
+    thread_.join();
+    ::sigaction(SIGUSR1, &before_, nullptr);
+  }
+  void arm() {
+    sent_ = false;
+    armed_ = true;
+  }
+  // Whether it has sent one in the middle of a look.
+  bool disarm() {
+    armed_ = false;
+    return sent_;
+  }
+
+ private:
+  bool is_looking() const {
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/self/task/%ld/status", id_);
+    const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+    char text[4096] = {};
+    if (fd < 0) return false;
+    (void)!::read(fd, text, sizeof text - 1);
+    ::close(fd);
+    const char* const found = std::strstr(text, "SigBlk:");
+    return found != nullptr && (std::strtoull(found + 7, nullptr, 16) >> (SIGUSR1 - 1) & 1) != 0;
+  }
+  pthread_t self_;
+  long id_;
+  struct sigaction before_ {};
+  std::atomic<bool> armed_{false}, sent_{false}, over_{false};
+  std::thread thread_;
+};
+
+void stay_on_this_processor() {
+  cpu_set_t only;
+  CPU_ZERO(&only);
+  CPU_SET(static_cast<std::size_t>(::sched_getcpu()), &only);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof only, &only), 0);
+}
+
+// Neither of them is started again, whatever the handler asks for.
+TEST(Sleepers, AreEndedByASignalThatComesWhileTheyLook) {
+  if (!preloaded()) return;  // nobody looks
+  stay_on_this_processor();
+  const FarPeer peer;  // which runs there, too
+  const int fd = peer.server.get();
+  const UniqueFd set = new_set();
+  add(set.get(), fd);
+  exchange(peer, set.get(), 40);
+  Disturber disturber;
+  int seen[2] = {0, 0};
+  for (int i = 0; i < 100 && (seen[0] == 0 || seen[1] == 0); ++i) {
+    const bool by_set = i % 2 == 0;
+    exchange(peer, set.get(), 1);
+    pollfd look{.fd = fd, .events = POLLIN, .revents = 0};
+    epoll_event event{};
+    disturber.arm();
+    const int result = by_set ? ::epoll_wait(set.get(), &event, 1, 20) : ::poll(&look, 1, 20);
+    const int error = errno;
+    if (!disturber.disarm()) continue;
+    ++seen[by_set ? 0 : 1];
+    EXPECT_EQ(result, -1) << (by_set ? "a set" : "poll");
+    EXPECT_EQ(error, EINTR);
+    EXPECT_GT(caught, 0);
+  }
+}
+
+}  // namespace
+}  // namespace farcall::preload::readiness
