@@ -35,6 +35,7 @@ struct Client final : PendingReply {
   void reply(int, int, message::Buffers, bool) override { ++words.answers; }
   std::size_t read(std::size_t, message::Buffers) override { return 0; }
   std::size_t write(std::size_t, message::Buffers) override { return 0; }
+  [[nodiscard]] bool is_of(const message::Channel&) const noexcept override { return true; }
   // Whoever sees this may have another client in its place.
   void done() noexcept override { words.done.store(1, std::memory_order_release); }
   Words& words;
