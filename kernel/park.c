@@ -20,7 +20,8 @@
 
 /*
  * A thread that may come back by way of this module's code, so the module stays until it is known that
- * it does not: the thread has come back, or has begun something else here, or has ended, or runs another program.
+ * it does not: the thread has come back, or has begun something else here, or has ended, or runs
+ * another program.
  */
 struct parked {
 	struct hlist_node by_thread, by_file;
