@@ -227,6 +227,7 @@ TEST(DoorThreads, CallersWaitWhereTheCreateFunctionMakesNoThread) {
 }
 
 TEST(DoorThreads, OneThatIsOnItsWayIsNotAskedForAgain) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   in_child([] {
     ::door_server_create(note_and_create);
     const int door = ::door_create(echo, nullptr, 0);
@@ -243,6 +244,7 @@ TEST(DoorThreads, OneThatIsOnItsWayIsNotAskedForAgain) {
 
 // Where threads sleep at once, one that answers is taken for one that will soon be back.
 TEST(DoorThreads, OneWhoseAnswerFailsIsNotBackSoon) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   in_child([] {
     ASSERT_EQ(::setenv("FARCALL_WAIT", "block", 1), 0);
     Gate gate;
