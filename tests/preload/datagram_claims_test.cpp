@@ -20,6 +20,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "children.hpp"
 #include "datagrams.hpp"
@@ -48,25 +49,46 @@ TEST(DatagramCorners, OfUsersWithoutANameAreNotShared) {
   EXPECT_EQ(status, 0);
 }
 
+// Where who receives at that address waits for its senders.
+socklen_t meeting_name_of(const Socket& server, sockaddr_un& name) {
+  name.sun_family = AF_UNIX;
+  const auto* to = reinterpret_cast<const sockaddr_in*>(&server.name);
+  char text[64];
+  std::snprintf(text, sizeof text, "farcall/udp/00000000000000000000ffff%08x%04x",
+                ntohl(to->sin_addr.s_addr), ntohs(to->sin_port));
+  std::memcpy(name.sun_path + 1, text, std::strlen(text));
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(text));
+}
+
 // Somebody who speaks for a socket, as a sender does that wants to share memory with `server`.
 class Claimant {
  public:
   explicit Claimant(const Socket& server) : server_(server) {
     sockaddr_un name{};
-    name.sun_family = AF_UNIX;
-    const auto* to = reinterpret_cast<const sockaddr_in*>(&server.name);
-    char text[64];
-    std::snprintf(text, sizeof text, "farcall/udp/00000000000000000000ffff%08x%04x",
-                  ntohl(to->sin_addr.s_addr), ntohs(to->sin_port));
-    std::memcpy(name.sun_path + 1, text, std::strlen(text));
-    const auto size =
-        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(text));
+    const socklen_t size = meeting_name_of(server, name);
     EXPECT_EQ(::connect(connection_.get(), reinterpret_cast<sockaddr*>(&name), size), 0);
     look();
     EXPECT_EQ(::recv(connection_.get(), &answer_, sizeof answer_, MSG_DONTWAIT), 16);
   }
-  // Whether it is believed that `shown` is the socket at the address of `claimed`.
+  // Whether it is believed that `shown` is the socket at the address of `claimed`, of which
+  // datagrams come to the server.
   bool is_believed(const Socket& claimed, int shown) {
+    return is_believed(claimed, shown, server_, answer_.receiver_cookie);
+  }
+  // The same, to another receiver than the one that is asked.
+  bool is_believed(const Socket& claimed, int shown, const Socket& to) {
+    return is_believed(claimed, shown, to, cookie_of(to));
+  }
+
+  static std::uint64_t cookie_of(const Socket& socket) {
+    std::uint64_t cookie = 0;
+    socklen_t size = sizeof cookie;
+    EXPECT_EQ(::getsockopt(socket.fd.get(), SOL_SOCKET, SO_COOKIE, &cookie, &size), 0);
+    return cookie;
+  }
+
+ private:
+  bool is_believed(const Socket& claimed, int shown, const Socket& to, std::uint64_t receiver) {
     constexpr std::uint64_t kRing = 65536;
     const UniqueFd memory(
         static_cast<int>(::syscall(SYS_memfd_create, "farcall-udp", MFD_ALLOW_SEALING)));
@@ -84,14 +106,11 @@ class Claimant {
       address.port = ntohs(name->sin_port);
       return address;
     };
-    std::uint64_t cookie = 0;
-    socklen_t size = sizeof cookie;
-    EXPECT_EQ(::getsockopt(claimed.fd.get(), SOL_SOCKET, SO_COOKIE, &cookie, &size), 0);
     struct {
       std::uint64_t magic, sender_cookie, receiver_cookie, ring_bytes;
       Address from, to;
-    } hello{answer_.magic,      cookie, answer_.receiver_cookie, kRing, address_of(claimed),
-            address_of(server_)};
+    } hello{answer_.magic, cookie_of(claimed),  receiver,
+            kRing,         address_of(claimed), address_of(to)};
     const std::string bytes(reinterpret_cast<const char*>(&hello), sizeof hello);
     EXPECT_EQ(send_with(connection_.get(), bytes, {memory.get(), shown}), std::ssize(bytes));
     const int before = shared_mappings();
@@ -99,7 +118,6 @@ class Claimant {
     return shared_mappings() == before + 1;
   }
 
- private:
   // Has the server look who is there.
   void look() const {
     const Stranger stranger;
@@ -136,6 +154,110 @@ TEST(DatagramCorners, OfWhoDoesNotHoldTheSocketAreNotShared) {
   const std::string path = "/proc/self/fd/" + std::to_string(victim.fd.get());
   const UniqueFd witness(::open(path.c_str(), O_PATH | O_CLOEXEC));
   EXPECT_TRUE(Claimant(server).is_believed(victim, witness.get()));
+}
+
+// Datagrams for one socket would come out of another.
+TEST(DatagramCorners, OfAnotherReceiverAreNotShared) {
+  if (!preloaded()) GTEST_SKIP() << "without the library there is nobody to lie to";
+  const Socket server;
+  const Socket other;
+  const Socket own;
+  const Stranger stranger;
+  for (int i = 0; i < 8; ++i) {
+    stranger.send_to(server, "x");
+    EXPECT_EQ(server.receive(), "x");
+  }
+  const std::string path = "/proc/self/fd/" + std::to_string(own.fd.get());
+  const UniqueFd witness(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  EXPECT_FALSE(Claimant(server).is_believed(own, witness.get(), other));
+  EXPECT_TRUE(Claimant(server).is_believed(own, witness.get(), server));
+}
+
+// Somebody who speaks for the socket at an address to which others send.
+class Pretender {
+ public:
+  explicit Pretender(const Socket& server) : server_(server) {
+    sockaddr_un name{};
+    const socklen_t size = meeting_name_of(server, name);
+    EXPECT_EQ(::bind(door_.get(), reinterpret_cast<sockaddr*>(&name), size), 0);
+    EXPECT_EQ(::listen(door_.get(), 4), 0);
+  }
+  // Whether it was shown anything.
+  [[nodiscard]] bool was_asked() const { return asked_; }
+  // Whether `sender` believes that `shown` is that socket.
+  bool is_believed_by(const Socket& sender, int shown) {
+    UniqueFd guest;
+    const int before = shared_mappings();
+    bool asked = false;
+    for (int i = 0; i < 200; ++i) {
+      sender.send("x");
+      EXPECT_EQ(server_.receive(), "x");
+      if (!guest) {
+        guest = UniqueFd(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (guest) answer(guest.get(), {});
+      }
+      char bytes[256];
+      if (guest && !asked && ::recv(guest.get(), bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+        asked = true;
+        answer(guest.get(), {shown});
+      }
+    }
+    asked_ = asked;
+    return shared_mappings() > before;
+  }
+
+ private:
+  void answer(int guest, const std::vector<int>& fds) const {
+    struct {
+      std::uint64_t magic, cookie;
+    } words{0x35504455'4c434146, Claimant::cookie_of(server_)};  // "FACLUDP5"
+    const std::string bytes(reinterpret_cast<const char*>(&words), sizeof words);
+    (void)send_with(guest, bytes, fds);  // it may have gone
+  }
+  const Socket& server_;
+  bool asked_ = false;
+  UniqueFd door_{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+};
+
+TEST(DatagramCorners, OfWhoDoesNotHoldTheReceiverAreNotShared) {
+  if (!preloaded()) GTEST_SKIP() << "without the library there is nobody to lie to";
+  const Socket own;
+  for (const bool is_true : {false, true}) {
+    // Nobody else publishes it: the library does not know the socket.
+    Socket server;
+    const UniqueFd raw(static_cast<int>(kernel(SYS_dup, server.fd.get())));
+    const std::string path = "/proc/self/fd/" + std::to_string((is_true ? raw : own.fd).get());
+    const UniqueFd witness(::open(path.c_str(), O_PATH | O_CLOEXEC));
+    Pretender pretender(server);
+    const Socket sender;
+    sender.connect_to(server);
+    EXPECT_EQ(pretender.is_believed_by(sender, witness.get()), is_true);
+    EXPECT_TRUE(pretender.was_asked());
+  }
+}
+
+// Who holds the socket of somebody else, as one that was passed on, does not speak for him.
+TEST(DatagramCorners, OfSomebodyElseAreNotShared) {
+  if (!preloaded()) GTEST_SKIP() << "without the library there is nobody to lie to";
+  if (::geteuid() != 0) GTEST_SKIP() << "only root gives a socket to somebody else";
+  constexpr uid_t kElse = 12345;
+  const Socket server;
+  const Socket theirs;
+  const Stranger stranger;
+  for (int i = 0; i < 8; ++i) {
+    stranger.send_to(server, "x");
+    EXPECT_EQ(server.receive(), "x");
+  }
+  ASSERT_EQ(::fchown(theirs.fd.get(), kElse, static_cast<gid_t>(-1)), 0) << errno_name();
+  const std::string path = "/proc/self/fd/" + std::to_string(theirs.fd.get());
+  const UniqueFd witness(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  EXPECT_FALSE(Claimant(server).is_believed(theirs, witness.get()));
+  // Nor is anything shown to who receives in his place.
+  Pretender pretender(theirs);
+  const Socket sender;
+  sender.connect_to(theirs);
+  EXPECT_FALSE(pretender.is_believed_by(sender, witness.get()));
+  EXPECT_FALSE(pretender.was_asked());
 }
 
 }  // namespace

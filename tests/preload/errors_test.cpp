@@ -12,8 +12,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <string>
 
+#include "calls.hpp"
 #include "connected.hpp"
 #include "contract.hpp"
 #include "farcall/memory.hpp"
@@ -30,10 +32,38 @@ int pending_error(int fd) {
   return error;
 }
 
+// A child that takes bytes one by one until it is told that this is the last. It waits now and
+// then, so that it is taken to do so again.
+void take(int fd, const Steps& steps) {
+  char byte = 'x';
+  for (int i = 0; byte != 'e'; ++i) {
+    if (i % 10 != 0) steps.await();
+    require(::recv(fd, &byte, 1, 0) == 1, "recv");
+    steps.done();
+  }
+}
+
+// Until what is sent to it lies in memory.
+void send_until_in_memory(int fd, const Steps& steps) {
+  int in_memory = 0;
+  bool last = false;
+  for (int i = 0; !last; ++i) {
+    if (i % 10 == 0) ::usleep(5000);
+    last = i % 10 != 0 && (in_memory >= 5 || i > 1000);
+    const std::uint64_t before = sent_by_kernel(fd);
+    ASSERT_EQ(send(fd, last ? "e" : "x"), "1");
+    in_memory = !preloaded() || sent_by_kernel(fd) == before ? in_memory + 1 : 0;
+    if (i % 10 != 0) steps.tell();
+    steps.await_done();
+  }
+  EXPECT_NE(in_memory, 0);
+}
+
 // The reset is found where this end takes back what its peer has not read.
 TEST(TcpErrors, AResetThatIsFoundOnTheWayToSleepIsToldBehindTheBytes) {
   const Steps steps;
   const Connected peer = with_child([&](int fd) {
+    take(fd, steps);
     require(::send(fd, "last", 4, MSG_NOSIGNAL) == 4, "send");
     steps.done();
     steps.await();
@@ -42,6 +72,7 @@ TEST(TcpErrors, AResetThatIsFoundOnTheWayToSleepIsToldBehindTheBytes) {
     steps.await();
   });
   const int fd = peer.fd.get();
+  send_until_in_memory(fd, steps);
   steps.await_done();
   EXPECT_EQ(send(fd, "unread"), "6");
   steps.step();
@@ -72,6 +103,7 @@ TEST(TcpErrors, AResetThatASendWasToldIsNotToldAgain) {
 TEST(TcpErrors, ASetThatDoesNotWaitTellsOfAResetInFull) {
   const Steps steps;
   const Connected peer = with_child([&](int fd) {
+    take(fd, steps);
     for (;;) {
       steps.await();
       require(::send(fd, "x", 1, MSG_NOSIGNAL) == 1, "send");
@@ -79,6 +111,7 @@ TEST(TcpErrors, ASetThatDoesNotWaitTellsOfAResetInFull) {
     }
   });
   const int fd = peer.fd.get();
+  send_until_in_memory(fd, steps);
   const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{.events = EPOLLIN | EPOLLRDHUP, .data = {.fd = fd}};
   ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event), 0);
@@ -98,8 +131,12 @@ TEST(TcpErrors, ASetThatDoesNotWaitTellsOfAResetInFull) {
 // What the kernel itself knows: others may hold the socket who have no library.
 TEST(TcpErrors, WhoEndsWithBytesUnreadResetsForEverybody) {
   const Steps steps;
-  const Connected peer = with_child([&](int) { steps.await(); });
+  const Connected peer = with_child([&](int fd) {
+    take(fd, steps);
+    steps.await();
+  });
   const int fd = peer.fd.get();
+  send_until_in_memory(fd, steps);
   EXPECT_EQ(send(fd, "unread"), "6");
   steps.tell();
   EXPECT_EQ(peer.child->status(), 0);
