@@ -6,6 +6,7 @@
 
 #include "door/sandbox.hpp"
 #include "door/scoped_server.hpp"
+#include "farcall/limits.h"
 
 namespace farcall::door::test {
 namespace {
@@ -55,6 +56,23 @@ TEST(DoorScarcity, AClientThatMayMakeNoFilesIsTold) {
   in_child([&] {
     allow_no_files();
     EXPECT_EQ(error_of(server.door(), "x"), EFBIG) << "there is no session yet";
+  });
+}
+
+// Memory for long requests comes in powers of two; what a server takes does not.
+TEST(DoorScarcity, ARequestOfOneByteMoreThanIsTakenIsRefused) {
+  constexpr std::size_t kMost = 100'000;
+  const ScopedServer server([] {
+    farcall_limits limits{};
+    limits.size = sizeof limits;
+    limits.request_bytes = kMost;
+    EXPECT_EQ(::door_limits_set(&limits), 0);
+    return ::door_create(echo, nullptr, 0);
+  });
+  in_child([&] {
+    EXPECT_EQ(error_of(server.door(), std::string(kMost, 'x')), 0);
+    EXPECT_EQ(error_of(server.door(), std::string(kMost + 1, 'x')), E2BIG);
+    EXPECT_EQ(error_of(server.door(), std::string(kMost, 'x')), 0);
   });
 }
 
