@@ -81,10 +81,12 @@ TEST(Contract, ASignalEndsAWaitForAllWithThePart) {
     std::thread later = signal_sleeper();
     EXPECT_EQ(receive(pair.server.get(), 6, MSG_WAITALL), "1234");
     later.join();
-    std::thread both([&, self = ::pthread_self()] {
+    std::thread both([&, self = ::pthread_self(), waits = kernel(SYS_gettid)] {
       std::this_thread::sleep_for(50ms);
+      await_sleep(waits);
       pair.put("56");
       std::this_thread::sleep_for(50ms);
+      await_sleep(waits);
       ::pthread_kill(self, SIGUSR1);
     });
     EXPECT_EQ(receive(pair.server.get(), 6, MSG_WAITALL), "56");
