@@ -22,21 +22,30 @@ namespace {
 
 constexpr int kMostErrno = EHWPOISON;  // what a peer calls an errno must be one
 
+// Whether what has interrupted a wait is the program's: the C library sends its threads signals of
+// its own, where one of them changes the ids of the process, say.
+bool is_programs_signal(SignalCount since) noexcept {
+  return since != SignalCount::now() || catches_signals();
+}
+
 // Waits until the server has answered at `socket`. Signals interrupt only where there is a `since`.
 Outcome await_answer(int socket, bool cancellable, Deadline deadline,
                      std::optional<SignalCount> since) {
   pollfd entry{.fd = socket, .events = POLLIN | POLLRDHUP, .revents = 0};
   for (;;) {
-    const HeldSignals held;
-    if (since && since != SignalCount::now()) return Outcome::interrupted;
-    const timespec left = deadline.left();
-    int before = 0;
-    if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
-    const int count = ::ppoll(&entry, 1, deadline.is_never() ? nullptr : &left, held.before());
-    if (cancellable) ::pthread_setcancelstate(before, nullptr);
+    int count = 0;
+    {
+      const HeldSignals held;
+      if (since && since != SignalCount::now()) return Outcome::interrupted;
+      const timespec left = deadline.left();
+      int before = 0;
+      if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+      count = ::ppoll(&entry, 1, deadline.is_never() ? nullptr : &left, held.before());
+      if (cancellable) ::pthread_setcancelstate(before, nullptr);
+    }
     if (count > 0) return Outcome::ok;
     if (count == 0) return deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
-    if (since) return Outcome::interrupted;
+    if (since && is_programs_signal(*since)) return Outcome::interrupted;
   }
 }
 
@@ -275,8 +284,11 @@ bool ClientSession::take_back() noexcept {
     }
     const bool given;
   } permission(cancellable_);
-  return waiter_.wait(
-      control().client, control().server, deadline, [&] { return replied(turn); }, since);
+  for (;;) {
+    const Outcome outcome = waiter_.wait(
+        control().client, control().server, deadline, [&] { return replied(turn); }, since);
+    if (outcome != Outcome::interrupted || is_programs_signal(since)) return outcome;
+  }
 }
 
 // Returns would_block where the server is to send another reply.

@@ -134,7 +134,7 @@ void PortState::ask_for_events(Deadline until, bool only_look, const Sleeping& h
     count = ::epoll_wait(epoll.get(), events.all.data(), static_cast<int>(most), 0);
     events.look_again = count == 0;  // somebody else has taken it
   }
-  if (count < 0 && error == EINTR && !exact && SignalCount::now() == how.since)
+  if (count < 0 && error == EINTR && SignalCount::now() == how.since)
     events.look_again = !catches_signals();
   events.count = count;
   events.error = count < 0 ? error : 0;

@@ -87,6 +87,38 @@ TEST(MessageShared, SoDoThreadsThatReceiveTogether) {
   stop_and_continue(3, false);
 }
 
+// The C library tells all threads of it by a signal, which no handler of the program ever sees.
+TEST(MessageShared, AChangeOfIdsByAnotherThreadEndsNoCall) {
+  FARCALL_SKIP_UNDER_ASAN("has handlers of its own, so that signals look caught");
+  FARCALL_SKIP_UNDER_TSAN("has handlers of its own, so that signals look caught");
+  in_child([] {
+    for (const int signal : {SIGALRM, SIGUSR1}) ::signal(signal, SIG_DFL);
+    const int channel = farcall_channel_create(0);
+    const int connection = farcall_connect(channel);
+    std::atomic<int> ended{0};
+    std::thread sender([&] {
+      EXPECT_EQ(send(connection, "x").error, 0);
+      ++ended;
+    });
+    std::int64_t id = 0;
+    std::thread receiver([&] {
+      char byte;
+      id = farcall_receive(channel, &byte, 1, nullptr);
+      EXPECT_EQ(farcall_receive(channel, &byte, 1, nullptr), 0) << std::strerror(errno);
+      ++ended;
+    });
+    for (int i = 0; i < 20; ++i) {
+      std::this_thread::sleep_for(10ms);
+      EXPECT_EQ(::setgid(::getgid()), 0);
+    }
+    EXPECT_EQ(ended, 0);
+    EXPECT_EQ(farcall_pulse(connection, 0, 1, 1), 0);
+    receiver.join();
+    EXPECT_EQ(answer(id, 0), 0);
+    sender.join();
+  });
+}
+
 // A server that may raise its priority as far as its limits let it, and has no privilege beside
 // that; or, where limits cannot be set, that has given its privileges up meanwhile.
 TEST(MessageShared, WhoMayNotRaiseItByPrivilegeGetsItsOwnBackToo) {
