@@ -334,8 +334,9 @@ class Channel(_Numbered):
     def _try(self, time_left: float) -> Message | Pulse | None:
         memory, info, functions = ctypes.create_string_buffer(self._room), _Info(), _lib()
         while True:
+            channel = self._open()
             functions.timeout(_nanoseconds(time_left))
-            number = functions.receive(self._open(), memory, self._room, ctypes.byref(info))
+            number = functions.receive(channel, memory, self._room, ctypes.byref(info))
             if number < 0:
                 if ctypes.get_errno() in (errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR):
                     return None
