@@ -50,14 +50,15 @@ TEST_F(DoorIdentity, AFakeCannotNameAnotherServer) {
   });
 }
 
+void tell_credentials(void*, char*, size_t, door_desc_t*, uint_t) {
+  door_cred_t credentials{};
+  ::door_cred(&credentials);
+  answer_number(credentials);
+}
+
 TEST_F(DoorIdentity, CredentialsAreThoseOfWhoOpenedTheSession) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
-  auto tell = [](char*, size_t, door_desc_t*, uint_t) {
-    door_cred_t credentials{};
-    ::door_cred(&credentials);
-    answer_number(credentials);
-  };
-  const int teller = make_door(tell);
+  const int teller = ::door_create(tell_credentials, nullptr, 0);
   in_child([&] {
     ASSERT_TRUE(become(kNobody));
     RawSession session(teller);
@@ -74,12 +75,7 @@ TEST_F(DoorIdentity, CredentialsAreThoseOfWhoOpenedTheSession) {
 // Though he has the session's socket, too.
 TEST_F(DoorIdentity, NobodyElseSaysWhoASessionIsReallyOf) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
-  auto tell = [](char*, size_t, door_desc_t*, uint_t) {
-    door_cred_t credentials{};
-    ::door_cred(&credentials);
-    answer_number(credentials);
-  };
-  const int teller = make_door(tell);
+  const int teller = ::door_create(tell_credentials, nullptr, 0);
   in_child([&] {
     RawSession session(teller);
     ASSERT_TRUE(session.welcome());

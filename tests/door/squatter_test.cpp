@@ -146,12 +146,14 @@ TEST_F(DoorSquatter, IsAnErrorIfItMayAttach) {
   EXPECT_EQ(ERROR_OF(::fdetach(path.c_str())), ETIMEDOUT);
 }
 
+int attached_door(const std::string& path) {
+  const int mine = ::door_create(echo, nullptr, 0);
+  EXPECT_EQ(::fattach(mine, path.c_str()), 0) << std::strerror(errno);
+  return mine;
+}
+
 TEST_F(DoorSquatter, AServerThatIsStoppedIsNone) {
-  ScopedServer server([&] {
-    const int mine = ::door_create(echo, nullptr, 0);
-    EXPECT_EQ(::fattach(mine, path.c_str()), 0) << std::strerror(errno);
-    return mine;
-  });
+  ScopedServer server([&] { return attached_door(path); });
   ASSERT_TRUE(stop_process(server.pid()));
   const std::size_t descriptors = open_descriptors();
   expect_nobody_answers(path);
@@ -161,22 +163,14 @@ TEST_F(DoorSquatter, AServerThatIsStoppedIsNone) {
 }
 
 TEST_F(DoorSquatter, AServerThatIsStoppedDetachesNothing) {
-  ScopedServer server([&] {
-    const int mine = ::door_create(echo, nullptr, 0);
-    EXPECT_EQ(::fattach(mine, path.c_str()), 0) << std::strerror(errno);
-    return mine;
-  });
+  ScopedServer server([&] { return attached_door(path); });
   ASSERT_TRUE(stop_process(server.pid()));
   EXPECT_EQ(ERROR_OF(::fdetach(path.c_str())), ETIMEDOUT);
   ASSERT_EQ(::kill(server.pid(), SIGCONT), 0);
 }
 
 TEST_F(DoorSquatter, ASignalDoesNotEndTheWaitForAServer) {
-  ScopedServer server([&] {
-    const int mine = ::door_create(echo, nullptr, 0);
-    EXPECT_EQ(::fattach(mine, path.c_str()), 0) << std::strerror(errno);
-    return mine;
-  });
+  ScopedServer server([&] { return attached_door(path); });
   ASSERT_TRUE(stop_process(server.pid()));
   Caller opens([&] {
     const UniqueFd fd(::open(path.c_str(), O_RDONLY));

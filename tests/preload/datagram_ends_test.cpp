@@ -77,14 +77,18 @@ Socket sender_to(const DeadReceiver& receiver) {
   return near;
 }
 
-// What was sent to it just after is refused, as it is by a port without a socket.
-TEST(DatagramEnds, WhatIsSentToTheDeadIsRefused) {
-  const DeadReceiver far;
-  const Socket near = sender_to(far);
+void talk_until_it_dies(const DeadReceiver& far, const Socket& near) {
   far.talk_to(near);
   near.send("stop!");
   far.steps.await_done();
   far.die();
+}
+
+// What was sent to it just after is refused, as it is by a port without a socket.
+TEST(DatagramEnds, WhatIsSentToTheDeadIsRefused) {
+  const DeadReceiver far;
+  const Socket near = sender_to(far);
+  talk_until_it_dies(far, near);
   near.send("late");
   EXPECT_EQ(near.receive(), "(ECONNREFUSED)");
 }
@@ -93,10 +97,7 @@ TEST(DatagramEnds, WhatIsSentToTheDeadIsRefused) {
 TEST(DatagramEnds, AnotherReceiverAtTheAddressOfTheDeadHearsTheRest) {
   const DeadReceiver far;
   const Socket near = sender_to(far);
-  far.talk_to(near);
-  near.send("stop!");
-  far.steps.await_done();
-  far.die();
+  talk_until_it_dies(far, near);
   const Socket next("127.0.0.1", AF_INET,
                     ntohs(reinterpret_cast<const sockaddr_in&>(far.address).sin_port));
   ASSERT_TRUE(next.bound);
