@@ -63,7 +63,7 @@ if [[ -f build/release/CMakeCache.txt ]]; then
       *DoorEngine*:DoorOfTheKernel.*:DoorCall.*:DoorUnref*:DoorDescriptors.*"
   )
 fi
-if ((status == 0)); then
+if ((status != 77)); then
   # Jobs in the background ignore what a terminal sends.
   # shellcheck disable=SC2046  # several numbers
   trap 'kill $(jobs -p) 2>/dev/null' EXIT

@@ -20,6 +20,7 @@ import xml.etree.ElementTree as ElementTree
 # The head of a report, not a mere mention of a sanitizer, as reasons for skips have it.
 SANITIZER_REPORT = re.compile(r"(ERROR|WARNING|SUMMARY): \w+Sanitizer|: runtime error: ")
 OUTPUT_LINES = 40  # of a failed test; the XML and the log beside it hold the rest
+LAST_LINES = 10  # of those, said once more at the end, where nobody overlooks them
 SLOWEST = 10
 
 
@@ -116,8 +117,10 @@ def main(arguments):
                 print(f"{result.upper()} {run}: {name}, see {path.removesuffix('.xml')}.log")
                 ends.append(f"failed: {run} {name}" if result == "failed" else
                             f"unsteady: {run} {name} failed once, then passed three times alone")
-                for line in detail.splitlines()[-OUTPUT_LINES:]:
-                    print(f"    {line}")
+                lines = [f"    {line}" for line in detail.splitlines()[-OUTPUT_LINES:]]
+                print(*lines, sep="\n")
+                if result == "failed":
+                    ends += lines[-LAST_LINES:]
     print("slowest:", ", ".join(f"{name} {seconds:.0f} s"
                                 for seconds, name in sorted(times, reverse=True)[:SLOWEST]))
     for reason, names in skipped.items():

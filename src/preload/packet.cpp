@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::uint64_t kHeader = sizeof(std::uint64_t);
 constexpr std::uint64_t kAlignment = 64;
+constexpr long kEarlyEnd = -100'003;  // see NoBytes
 
 std::atomic_ref<std::uint64_t> header_at(const Ring& memory, std::uint64_t place) noexcept {
   return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(memory.bytes + place));
@@ -58,7 +59,11 @@ long message_from_kernel(Receiver& receiver, const Ring& ring, int fd, const iov
   // It has been thrown away.
   if (raw == -EFAULT && !peek) receiver.taken_from_kernel(ring, 1);
   if (raw < 0) return raw == -EAGAIN ? kNothing : raw;
-  if (raw == 0 && is_end_of_messages(receiver, ring, fd)) return 0;
+  if (raw == 0) [[unlikely]] {
+    const NoBytes meaning = meaning_of_no_bytes(receiver, ring, fd);
+    if (meaning == NoBytes::end) return 0;
+    if (meaning == NoBytes::early) return kEarlyEnd;
+  }
   if (took_doorbell(receiver, ring, fd, !peek)) return kNothing;
   if (!peek) receiver.taken_from_kernel(ring, 1, static_cast<std::size_t>(raw));
   if (with != nullptr) {
@@ -153,6 +158,7 @@ bool Sender::put_message(const Ring& ring, const Span& message, std::size_t room
   if (static_cast<std::size_t>(tail_ - head_seen_) + space > limit && unread(ring) + space > limit)
     return false;
   if (broken_ || refuses(ring, space)) return false;
+  if (length == 0) note_empty(ring);
   const std::size_t at = static_cast<std::size_t>(tail_) & (ring.size - 1);
   header_at(ring, at).store(length, std::memory_order_relaxed);
   const std::size_t begin = (at + sizeof length) & (ring.size - 1);
@@ -189,15 +195,18 @@ bool Receiver::take_message(const Ring& ring, std::uint64_t available, Span& to,
   return true;
 }
 
-bool is_end_of_messages(const Receiver& receiver, const Ring& ring, int fd) noexcept {
-  if (!has_hung_up(fd)) return false;
-  if (ring.control == nullptr) return true;
+NoBytes meaning_of_no_bytes(const Receiver& receiver, const Ring& ring, int fd) noexcept {
+  if (!has_hung_up(fd)) return NoBytes::message;
+  if (ring.control == nullptr) return NoBytes::end;
   // What has come is counted as soon as its sender has returned from sending it.
   constexpr int kLooks = 100;
   for (int i = 0; i < kLooks && ring.control->kernel_sending.load(std::memory_order_acquire) != 0;
        ++i)
     kernel(SYS_sched_yield);
-  return !receiver.kernel_has_more(ring);
+  if (!receiver.kernel_has_more(ring)) return NoBytes::end;
+  // Where messages have bytes this is none.
+  return ring.control->sends_empty.load(std::memory_order_relaxed) != 0 ? NoBytes::message
+                                                                        : NoBytes::early;
 }
 
 long receive_message_now(Receiver& receiver, const Ring& ring, int fd, const iovec* parts,
@@ -232,7 +241,12 @@ long receive_message_now(Receiver& receiver, const Ring& ring, int fd, const iov
         break;
     }
     const std::uint64_t before = receiver.kernel_taken();
-    const long got = message_from_kernel(receiver, ring, fd, parts, count, peek, with, length);
+    long got = message_from_kernel(receiver, ring, fd, parts, count, peek, with, length);
+    // Told so again it is the end, whatever the peer has counted.
+    if (got == kEarlyEnd) [[unlikely]]
+      got = message_from_kernel(receiver, ring, fd, parts, count, peek, with, length);
+    if (got == kEarlyEnd) [[unlikely]]
+      got = 0;
     if (got == 0 && receiver.recover(ring, true)) [[unlikely]]
       continue;
     const bool was_doorbell = got == kNothing && receiver.kernel_taken() != before;
@@ -251,7 +265,7 @@ long look_for_end_of_messages(Receiver& receiver, const Ring& ring, int fd) noex
   const long got = kernel(SYS_recvfrom, fd, &one, 1, MSG_PEEK | MSG_DONTWAIT, nullptr, nullptr);
   if (got == -EAGAIN || got == -EINTR) return kNothing;
   if (got < 0) return got;
-  if (got == 0 && is_end_of_messages(receiver, ring, fd)) return 0;
+  if (got == 0 && meaning_of_no_bytes(receiver, ring, fd) == NoBytes::end) return 0;
   // One for which there is no mark went past the peer's library. Nothing is in front of it.
   if (receiver.next(ring).kind == Receiver::Next::nothing) receiver.watch_for_ever(ring);
   return kNothing;

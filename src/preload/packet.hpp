@@ -70,8 +70,16 @@ long receive_message_now(Receiver& receiver, const Ring& ring, int fd, const iov
 // As look_for_end().
 long look_for_end_of_messages(Receiver& receiver, const Ring& ring, int fd) noexcept;
 
-// The kernel has returned no bytes: was that the end, and not a message? Holds the receiver's lock.
-bool is_end_of_messages(const Receiver& receiver, const Ring& ring, int fd) noexcept;
+// What it means that the kernel has returned no bytes.
+enum class NoBytes : std::uint8_t {
+  message,
+  end,
+  // Messages are left. The kernel looks for them first and then for the end, so that a call which
+  // does not wait is told of the end where both came in between. It is not told so again.
+  early,
+};
+// Holds the receiver's lock.
+NoBytes meaning_of_no_bytes(const Receiver& receiver, const Ring& ring, int fd) noexcept;
 // Whether the peer has shut down or closed.
 bool has_hung_up(int fd) noexcept;
 // Whether the kernel has something to tell who reads.

@@ -13,17 +13,19 @@ namespace farcall::preload {
 namespace {
 
 // What the kernel has given to a call that had entered it (Receiver::enter_kernel).
-enum class Came : std::uint8_t { message, end, doorbell };
+enum class Came : std::uint8_t { message, end, nothing };
 
 // Counts it. Holds the receiver's lock.
 Came note_message(Side& side, const Call& call, std::size_t length) noexcept {
   const bool takes = (call.flags & MSG_PEEK) == 0;
   const Ring& ring = side.in();
-  if (length == 0 && is_end_of_messages(side.receiver, ring, call.fd)) {
+  const NoBytes meaning =
+      length == 0 ? meaning_of_no_bytes(side.receiver, ring, call.fd) : NoBytes::message;
+  if (meaning != NoBytes::message) {
     side.receiver.leave_kernel(ring, 0);
     // Or it was a message, and nobody can tell: nobody counts any more.
     if (ring.control == nullptr) end_candidacy(side);
-    return Came::end;
+    return meaning == NoBytes::end ? Came::end : Came::nothing;
   }
   const bool is_bell = ring.control != nullptr && doorbell_among(side.receiver, ring, 1) == 0;
   side.receiver.leave_kernel(ring, takes ? 1 : 0, takes ? length : 0);
@@ -32,7 +34,7 @@ Came note_message(Side& side, const Call& call, std::size_t length) noexcept {
   std::byte bell;
   if (!takes && kernel(SYS_recvfrom, call.fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
     side.receiver.taken_from_kernel(ring, 1);
-  return Came::doorbell;
+  return Came::nothing;
 }
 
 }  // namespace
@@ -69,7 +71,7 @@ long sleep_for_message(Side& side, const Call& call, std::size_t& length,
       count_received(side, false, got, {call.parts, call.count, SIZE_MAX});
   }
   errno = error;
-  if (came == Came::doorbell) return kNothing;
+  if (came == Came::nothing) return kNothing;
   if (came == Came::end) return got;
   call.with->answered(message);
   call.with->is_message = true;

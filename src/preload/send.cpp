@@ -237,6 +237,10 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
   }
 }
 
+bool may_have_no_bytes(const Call& call) noexcept {
+  return has_bad_part(call.parts, call.count) || Span(call.parts, call.count).left() == 0;
+}
+
 ssize_t send_all_by_kernel(Side& side, const Call& call, Afterwards afterwards) {
   Guard guard(side.send_lock);
   if (!guard) return fail(-EINTR);
@@ -250,6 +254,7 @@ ssize_t send_all_by_kernel(Side& side, const Call& call, Afterwards afterwards) 
     if (afterwards == Afterwards::kernel) side.sender.leave_ring(side.out());
   }
   if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
+  if (side.has_messages() && may_have_no_bytes(call)) side.sender.note_empty(side.out());
   guard.unlock();
   settle_before_sleep();
   const ssize_t sent = call.libc_call(call.arguments);

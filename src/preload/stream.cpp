@@ -206,6 +206,7 @@ void Sender::leave_kernel(const Ring& ring, std::size_t sent, std::size_t bytes)
 
 void Sender::publish(const Ring& ring) const noexcept {
   if (ring.control == nullptr) return;
+  ring.control->sends_empty.store(sends_empty_ ? 1 : 0, std::memory_order_relaxed);
   ring.control->message_bytes_sent.store(message_bytes_, std::memory_order_relaxed);
   ring.control->kernel_sent.store(kernel_sent_, std::memory_order_release);
   ring.control->kernel_sending.store(sending_, std::memory_order_release);

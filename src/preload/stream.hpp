@@ -119,6 +119,7 @@ struct Direction {
   std::atomic<std::uint64_t> doorbell;
   std::atomic<std::uint64_t>
       message_bytes_sent;  // where the kernel's units are messages: packet.hpp
+  std::atomic<std::uint32_t> sends_empty;  // such messages may have had no bytes
 
   // See handback.hpp.
   alignas(kFalseSharing) std::atomic<std::uint64_t> handback;
@@ -194,6 +195,11 @@ class Sender {
   [[nodiscard]] bool enter_kernel(const Ring& ring) noexcept;
   // `bytes` is of messages, where those are what is counted.
   void leave_kernel(const Ring& ring, std::size_t sent, std::size_t bytes = 0) noexcept;
+  // Before a message that may have no bytes.
+  void note_empty(const Ring& ring) noexcept {
+    sends_empty_ = true;
+    publish(ring);
+  }
   // Tells the other end what has been counted here, when the ring comes into use.
   void publish(const Ring& ring) const noexcept;
 
@@ -241,6 +247,7 @@ class Sender {
   bool for_ever_ = false;
   bool broken_ = false;
   bool wrote_in_vain_ = false;
+  bool sends_empty_ = false;
 
   static constexpr std::uint64_t kFirstPages = 4096;
   // Whether `size` bytes are not even to be copied: the receiver may use the memory otherwise by

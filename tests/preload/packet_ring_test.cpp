@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
+#include "farcall/wait.hpp"
 #include "one_way.hpp"
 #include "preload/packet.hpp"
 
@@ -188,6 +189,59 @@ std::string message_of(unsigned number) {
 }
 
 // One thread sends by all ways, another receives by all ways.
+// The kernel looks for messages, and then whether the peer has finished: see NoBytes.
+TEST(PacketRing, TheKernelMaySayTooEarlyThatItIsTheEnd) {
+  Messages messages;
+  ASSERT_TRUE(messages.send_by_kernel("unread"));
+  EXPECT_EQ(meaning_of_no_bytes(messages.receiver, messages.ring, messages.in.get()),
+            NoBytes::message)
+      << "the peer has not finished";
+  ASSERT_EQ(::shutdown(messages.out.get(), SHUT_WR), 0);
+  EXPECT_EQ(meaning_of_no_bytes(messages.receiver, messages.ring, messages.in.get()),
+            NoBytes::early);
+  messages.sender.note_empty(messages.ring);
+  EXPECT_EQ(meaning_of_no_bytes(messages.receiver, messages.ring, messages.in.get()),
+            NoBytes::message);
+  EXPECT_EQ(messages.take(), "unread");
+  EXPECT_EQ(meaning_of_no_bytes(messages.receiver, messages.ring, messages.in.get()), NoBytes::end);
+  EXPECT_EQ(messages.take(), "(end)");
+}
+
+TEST(PacketRing, WhatThePeerHasCountedBeyondItsMessagesEndsToo) {
+  Messages messages;
+  ASSERT_TRUE(messages.send_by_kernel("read"));
+  ASSERT_TRUE(messages.sender.enter_kernel(messages.ring));
+  messages.sender.leave_kernel(messages.ring, 1);
+  ASSERT_EQ(::shutdown(messages.out.get(), SHUT_WR), 0);
+  EXPECT_EQ(messages.take(), "read");
+  EXPECT_EQ(messages.take(true), "(end)");
+  EXPECT_EQ(messages.take(), "(end)");
+}
+
+// One of some 5,000 met that before. How long the sender waits makes both come together.
+TEST(PacketRing, WhoDoesNotWaitIsNotToldOfTheEndTooEarly) {
+  for (unsigned round = 0; round < 20'000; ++round) {
+    Messages messages;
+    std::atomic<bool> ready{false};
+    std::thread sender([&] {
+      ready.store(true);
+      for (unsigned i = 0; i < round % 64 * 30; ++i) relax();
+      for (int i = 0; i < 3; ++i) EXPECT_TRUE(messages.send_by_kernel("message"));
+      ::shutdown(messages.out.get(), SHUT_WR);
+    });
+    while (!ready.load()) relax();
+    int came = 0;
+    std::string got;
+    while ((got = messages.take(false, 16)) != "(end)")
+      if (got != "(nothing)") {
+        ASSERT_EQ(got, "message") << came << " have come";
+        ++came;
+      }
+    ASSERT_EQ(came, 3);
+    sender.join();
+  }
+}
+
 TEST(PacketRing, NoMessageIsLostBetweenTheWays) {
   for (unsigned seed = 1; seed <= 4; ++seed) {
     Messages messages;

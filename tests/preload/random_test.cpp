@@ -30,6 +30,13 @@ class RandomPrograms : public ::testing::TestWithParam<const char*> {
   static Seen run(unsigned long seed, const std::map<std::string, std::string>& environment) {
     return run_counted({FARCALL_RANDOM_PROGRAM, GetParam(), std::to_string(seed)}, environment);
   }
+  bool lost_nothing(const Seen& seen) {
+    const bool early = WIFEXITED(seen.status) && WEXITSTATUS(seen.status) == 3;
+    if (early) ++told_early;
+    EXPECT_TRUE(early || seen.status == 0) << seen.status;
+    return !HasFailure();
+  }
+  unsigned long told_early = 0;  // of the end, by the kernel, so it is rare
 };
 
 TEST_P(RandomPrograms, LoseNothing) {
@@ -38,7 +45,7 @@ TEST_P(RandomPrograms, LoseNothing) {
   for (unsigned long seed = 1; seed <= count; ++seed) {
     SCOPED_TRACE(std::string(GetParam()) + " " + std::to_string(seed));
     if (seed % 10 == 0) {
-      ASSERT_EQ(run(seed, {}).status, 0) << "as it is";
+      ASSERT_TRUE(lost_nothing(run(seed, {}))) << "as it is";
     }
     std::map<std::string, std::string> environment{
         {"LD_PRELOAD", FARCALL_PRELOAD},
@@ -46,11 +53,12 @@ TEST_P(RandomPrograms, LoseNothing) {
     if (seed % 3 == 0) environment["FARCALL_RING_BYTES"] = "8K";
     if (seed % 8 == 3) environment["FARCALL_TEST_PLAIN"] = seed % 16 == 3 ? "c" : "s";
     const Seen seen = run(seed, environment);
-    ASSERT_EQ(seen.status, 0);
+    ASSERT_TRUE(lost_nothing(seen));
     if (seen.accelerated != 0 && seen.ring_bytes != 0) ++accelerated;
   }
   // Many end before that is worth it, or leave at once.
   EXPECT_GT(accelerated, count / 50);
+  EXPECT_LE(told_early, 1 + count / 1000);
 }
 
 class RandomCalls : public ::testing::TestWithParam<const char*> {

@@ -38,6 +38,7 @@ struct End {
   Random random;
   std::atomic<std::uint64_t> sent, received;
   std::atomic<bool> shut, ended;
+  std::atomic<bool> told_early;  // of the end, while messages were left
   bool interrupted;  // signals come, and calls may end early
   int depth;         // how many processes wait for this one
 
