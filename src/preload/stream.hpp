@@ -118,7 +118,7 @@ struct Direction {
   // that sleeps and is asked to send again what it was given back.
   std::atomic<std::uint64_t> doorbell;
   std::atomic<std::uint64_t>
-      message_bytes_sent;  // where the kernel's units are messages: packet.hpp
+      message_bytes_sent;                  // where the kernel's units are messages: packet.hpp
   std::atomic<std::uint32_t> sends_empty;  // such messages may have had no bytes
 
   // See handback.hpp.

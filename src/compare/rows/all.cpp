@@ -24,14 +24,6 @@ namespace {
 
 }  // namespace
 
-std::size_t default_depth(const Conditions& conditions) {
-  return conditions.depth_bytes != 0 ? conditions.depth_bytes : std::size_t{1} << 20;
-}
-
-std::size_t messages_in(std::size_t depth_bytes, const Conditions& conditions) {
-  return depth_bytes / std::max<std::size_t>(conditions.message_bytes, 1);
-}
-
 void hand_out(int socket, int descriptor, const Conditions& conditions) {
   FdMessage message;
   message.descriptors.emplace_back(::dup(descriptor));

@@ -15,6 +15,7 @@
 
 #include "compare/rows/leftovers.hpp"
 #include "compare/rows/module.hpp"
+#include "compare/rows/rows.hpp"
 
 extern "C" {
 
@@ -90,8 +91,7 @@ void remove_all(const fs::path& folder) {
 std::size_t queue_for(const Conditions& conditions) {
   constexpr std::size_t kLeast = 2;  // its default
   constexpr std::size_t kMost = 4096;
-  const std::size_t bytes = conditions.depth_bytes != 0 ? conditions.depth_bytes : 1 << 20;
-  return std::clamp(bytes / std::max<std::size_t>(conditions.message_bytes, 1), kLeast, kMost);
+  return std::clamp(messages_in(default_depth(conditions), conditions), kLeast, kMost);
 }
 
 class Iceoryx2Connection final : public Connection {

@@ -3,6 +3,7 @@
 // The kinds of rows, one file and one function each; all.cpp calls them all.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "compare/row.hpp"
@@ -44,9 +45,13 @@ void add_message_of_many(RowList& list);
 void add_streams_of_many(RowList& list);
 
 // How much the channel is to hold, where the mechanism has no default of its own.
-std::size_t default_depth(const Conditions& conditions);
+inline std::size_t default_depth(const Conditions& conditions) {
+  return conditions.depth_bytes != 0 ? conditions.depth_bytes : std::size_t{1} << 20;
+}
 // How many messages that are; one of 0 bytes counts as one byte.
-std::size_t messages_in(std::size_t depth_bytes, const Conditions& conditions);
+inline std::size_t messages_in(std::size_t depth_bytes, const Conditions& conditions) {
+  return depth_bytes / std::max<std::size_t>(conditions.message_bytes, 1);
+}
 
 // Sends `descriptor`, by which a server is reached, to each of its clients: as many messages as
 // there are clients, of which each takes one from the same socket. Throw SystemError.

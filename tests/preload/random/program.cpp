@@ -5,9 +5,9 @@
 // stops, is interrupted. Both ends check every byte that comes.
 //
 // random-program KIND SEED: KIND is tcp, path or pair, or packets or packet-pair. The status is 0
-// if all bytes came, once and in order, and then the end of the stream; 3: so it was, but an end was
-// told of once while packets were left, as the kernel may. What each end does comes
-// from the seed; what happens between them from time. FARCALL_TEST_TRACE=1 shows what is done;
+// if all bytes came, once and in order, and then the end of the stream; 3: so it was, but an end
+// was told of once while packets were left, as the kernel may. What each end does comes from the
+// seed; what happens between them from time. FARCALL_TEST_TRACE=1 shows what is done;
 // FARCALL_TEST_PLAIN=c or s leaves that end without what is preloaded.
 #include "program.hpp"
 

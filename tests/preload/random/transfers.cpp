@@ -68,8 +68,8 @@ void check(const char* bytes, std::size_t size) {
     if (bytes[i] != other->byte_at(mine->received + i)) fail("a wrong byte");
 }
 
-// The kernel looks for packets and then for the end. A call that does not wait may so be told of the
-// end where both came in between; the next call is not.
+// The kernel looks for packets and then for the end. A call that does not wait may so be told of
+// the end where both came in between; the next call is not.
 bool is_end(const char* what) {
   if (mine->received == other->total) return true;
   if (!mine->is_packets || mine->told_early.exchange(true)) fail(what);
