@@ -18,7 +18,7 @@ declare -A packages=(
     libnats-dev libtomlplusplus-dev libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon
     python3-dev python3-pytest
     python3-numpy mypy"
-  [peers]="libgrpc++-dev libcapnp-dev capnproto libucx-dev libfabric-dev libasio-dev"
+  [peers]="libgrpc++-dev libcapnp-dev capnproto libucx-dev libfabric-dev libasio-dev libfastrtps-dev"
   [wheel]="python3-venv"
   [crates]="cargo rustc librust-tokio-dev librust-libc-dev"
   [package]="debhelper dh-dkms dh-python dpkg-dev libpython3-dev lintian mmdebstrap uidmap"

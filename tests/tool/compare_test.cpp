@@ -214,8 +214,8 @@ TEST(Compare, CallsAndStreamsGoThereAndBackFromOneByteTo16MiB) {
 // Those that others would choose, among them what is loaded only when it is measured; and a pipe,
 // which is there where they are not.
 TEST(Compare, LibrariesTakeMessagesFromNoneTo16MiB) {
-  const std::set<std::string> names{"grpc",      "grpc_stream", "capnp",     "ucx",
-                                    "libfabric", "asio",        "asio_sync", "pipe"};
+  const std::set<std::string> names{"grpc",    "grpc_stream", "capnp",     "ucx", "libfabric",
+                                    "fastdds", "asio",        "asio_sync", "pipe"};
   const Finished finished = run_farcall(
       {"compare", "--rows", joined(std::vector<std::string>(names.begin(), names.end())), "--wait",
        "block", "--sizes", "0,1,256K,16M", "--placement", "one-cpu", "--rounds", "1", "--budget",

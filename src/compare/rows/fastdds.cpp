@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fast DDS, as its documentation makes it fast on one machine: data sharing, so that a reader looks
-// into the writer's history, and shared memory for everything else. A topic for each direction,
-// reliable, of which nothing is lost.
+// Fast DDS, a topic for each direction, by data sharing, which its documentation calls fastest on
+// one machine: the reader looks into the writer's history. A writer that does not wait for answers
+// writes over what has not been read, reliable or not, so it has calls only.
 //
-// Its files in /dev/shm have locks, by which is known that their process has ended; those of the
-// dead stay until somebody removes them.
+// Its files in /dev/shm stay when their processes are killed. So both processes have a /dev/shm of
+// their own, which goes with them.
 #include <fastdds/rtps/transport/shared_mem/SharedMemTransportDescriptor.h>
 #include <fcntl.h>
-#include <sys/file.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,18 +30,16 @@
 #include <thread>
 
 #include "compare/rows/module.hpp"
-#include "compare/rows/rows.hpp"
 
 namespace farcall::compare {
 namespace {
 
 namespace dds = eprosima::fastdds::dds;
 namespace rtps = eprosima::fastrtps::rtps;
-using eprosima::fastrtps::Duration_t;
 using eprosima::fastrtps::types::ReturnCode_t;
 
-constexpr std::size_t kEncapsulation =
-    4;  // bytes in front of each message, which say how it is coded
+// Bytes in front of each message, which say how it is coded.
+constexpr std::size_t kEncapsulation = 4;
 
 void check(ReturnCode_t result, const char* what) {
   if (result != ReturnCode_t::RETCODE_OK)
@@ -50,6 +49,26 @@ template <class Object>
 Object* check(Object* object, const char* what) {
   if (object == nullptr) throw std::runtime_error(std::string(what) + " is refused");
   return object;
+}
+
+void write_file(const char* path, const std::string& text) {
+  const UniqueFd file(::open(path, O_WRONLY | O_CLOEXEC));
+  if (!file || ::write(file.get(), text.data(), text.size()) < 0) throw_errno(path);
+}
+
+// For this process and its children. Who is not root is it in a namespace of users for that.
+void take_own_shared_memory() {
+  const std::string user = std::to_string(::geteuid());
+  const std::string group = std::to_string(::getegid());
+  if (::unshare(CLONE_NEWNS) != 0) {
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) throw_errno("unshare /dev/shm for Fast DDS");
+    write_file("/proc/self/setgroups", "deny");
+    write_file("/proc/self/uid_map", user + " " + user + " 1");
+    write_file("/proc/self/gid_map", group + " " + group + " 1");
+  }
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("farcall", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, nullptr) != 0)
+    throw_errno("mount /dev/shm for Fast DDS");
 }
 
 // Messages of one length, which lie in memory as they are.
@@ -89,53 +108,59 @@ class Bytes final : public dds::TopicDataType {
   std::size_t bytes_;
 };
 
-class FastDdsEnd final : public Endpoint {
+class FastDdsEnd final : public CallEndpoint {
  public:
   FastDdsEnd(const Conditions& conditions, const Introduction& introduction, Role role) {
     dds::Log::SetVerbosity(dds::Log::Error);
     dds::Log::ClearConsumers();
-    join(conditions);
+    join();
     const dds::TypeSupport type(new Bytes(conditions.message_bytes));
     check(type.register_type(participant_), "register a type");
     const bool is_client = role == Role::client;
-    write_to(topic(conditions, is_client ? "requests" : "replies"), conditions);
-    read_from(topic(conditions, is_client ? "replies" : "requests"), conditions);
+    write_to(topic(conditions, is_client ? "requests" : "replies"));
+    read_from(topic(conditions, is_client ? "replies" : "requests"));
     wait_for_peer();
     introduction.meet();
   }
   ~FastDdsEnd() override { leave(); }
 
-  void send(std::span<const std::byte> message) override {
+  void round_trip(std::span<const std::byte> request, std::span<std::byte> reply) override {
+    write(request);
+    take(reply);
+  }
+  void serve(Service& service, std::span<std::byte> message) override {
+    bool more = true;
+    while (more) {
+      take(message);
+      more = service.answer(message);
+      write(message);
+    }
+  }
+
+ private:
+  void write(std::span<const std::byte> message) {
     void* place = nullptr;
-    // There is none while the reader holds all.
-    while (writer_->loan_sample(place) != ReturnCode_t::RETCODE_OK) wait_for_reader();
+    check(writer_->loan_sample(place), "lend a place");
     std::memcpy(place, message.data(), message.size());
     if (!writer_->write(place)) throw SystemError(EIO, "Fast DDS writes not");
   }
-  void receive(std::span<std::byte> message) override {
+  void take(std::span<std::byte> message) {
     dds::SampleInfo about;
     for (;;) {
       const ReturnCode_t taken = reader_->take_next_sample(message.data(), &about);
       if (taken == ReturnCode_t::RETCODE_OK && about.valid_data) return;
       if (taken == ReturnCode_t::RETCODE_OK) throw SystemError(ECONNRESET, "the writer has gone");
       if (taken != ReturnCode_t::RETCODE_NO_DATA) check(taken, "take a message");
-      reader_->wait_for_unread_message(patience());
+      reader_->wait_for_unread_message({100, 0});
     }
   }
-
- private:
-  void join(const Conditions& conditions) {
-    // Two comparisons at a time are not in one domain, so that they do not look at each other.
-    constexpr std::size_t kDomains = 200;
-    const auto domain =
-        static_cast<dds::DomainId_t>(1 + std::hash<std::string>{}(conditions.name) % kDomains);
+  void join() {
     dds::DomainParticipantQos qos = dds::PARTICIPANT_QOS_DEFAULT;
     qos.transport().use_builtin_transports = false;
     qos.transport().user_transports.push_back(
         std::make_shared<eprosima::fastdds::rtps::SharedMemTransportDescriptor>());
-    participant_ =
-        check(dds::DomainParticipantFactory::get_instance()->create_participant(domain, qos),
-              "a participant");
+    participant_ = check(dds::DomainParticipantFactory::get_instance()->create_participant(0, qos),
+                         "a participant");
   }
   dds::Topic* topic(const Conditions& conditions, const char* way) {
     return check(participant_->create_topic(conditions.name + "/" + way, "farcall::bytes",
@@ -144,31 +169,27 @@ class FastDdsEnd final : public Endpoint {
   }
   // Of a writer and of a reader.
   template <class Qos>
-  static void set(Qos& qos, const Conditions& conditions) {
-    constexpr std::size_t kMostMessages = 4096;
-    const auto messages = static_cast<std::int32_t>(std::clamp<std::size_t>(
-        messages_in(default_depth(conditions), conditions), 2, kMostMessages));
+  static void set(Qos& qos) {
+    constexpr std::int32_t kMessages = 4;  // there is memory for so many, and one is on its way
     qos.reliability().kind = dds::RELIABLE_RELIABILITY_QOS;
-    qos.reliability().max_blocking_time = patience();
-    qos.history().kind = dds::KEEP_ALL_HISTORY_QOS;
-    qos.resource_limits().max_samples = messages;
+    qos.resource_limits().max_samples = kMessages;
     qos.resource_limits().max_instances = 1;
-    qos.resource_limits().max_samples_per_instance = messages;
-    qos.resource_limits().allocated_samples = messages;
+    qos.resource_limits().max_samples_per_instance = kMessages;
+    qos.resource_limits().allocated_samples = kMessages;
     qos.data_sharing().on("");
   }
-  void write_to(dds::Topic* topic, const Conditions& conditions) {
+  void write_to(dds::Topic* topic) {
     dds::Publisher* const publisher =
         check(participant_->create_publisher(dds::PUBLISHER_QOS_DEFAULT), "a publisher");
     dds::DataWriterQos qos = dds::DATAWRITER_QOS_DEFAULT;
-    set(qos, conditions);
+    set(qos);
     writer_ = check(publisher->create_datawriter(topic, qos), "a writer");
   }
-  void read_from(dds::Topic* topic, const Conditions& conditions) {
+  void read_from(dds::Topic* topic) {
     dds::Subscriber* const subscriber =
         check(participant_->create_subscriber(dds::SUBSCRIBER_QOS_DEFAULT), "a subscriber");
     dds::DataReaderQos qos = dds::DATAREADER_QOS_DEFAULT;
-    set(qos, conditions);
+    set(qos);
     reader_ = check(subscriber->create_datareader(topic, qos), "a reader");
   }
   // They find each other in the background.
@@ -185,10 +206,6 @@ class FastDdsEnd final : public Endpoint {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  void wait_for_reader() const {
-    writer_->wait_for_acknowledgments({0, 1'000'000});  // nanoseconds
-  }
-  static Duration_t patience() { return {100, 0}; }
   void leave() noexcept {
     participant_->delete_contained_entities();
     dds::DomainParticipantFactory::get_instance()->delete_participant(participant_);
@@ -201,7 +218,9 @@ class FastDdsEnd final : public Endpoint {
 
 class FastDdsConnection final : public Connection {
  public:
-  explicit FastDdsConnection(Conditions conditions) : conditions_(std::move(conditions)) {}
+  explicit FastDdsConnection(Conditions conditions) : conditions_(std::move(conditions)) {
+    take_own_shared_memory();
+  }
   // Its threads do not survive a fork, so all is made here.
   std::unique_ptr<Endpoint> open(Role role) override {
     introduction_.take(role);

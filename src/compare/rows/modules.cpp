@@ -63,7 +63,7 @@ std::vector<Peer> peers() {
       {"libfabric", "the Debian package libfabric-dev",
        messages("libfabric", "spin", "libfabric's shm, messages over shared memory")},
       {"fastdds", "the Debian package libfastrtps-dev",
-       messages("fastdds", "block", "Fast DDS, reliable topics each way, by data sharing")},
+       calls("fastdds", "Fast DDS, a topic each way, by data sharing")},
       {"iceoryx2", kIceoryx2,
        waiting("iceoryx2", "spin", "iceoryx2, publish and subscribe each way, asked all the time")},
       {"iceoryx2", kIceoryx2,
