@@ -50,7 +50,13 @@ class Summary(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertEqual(lines[-1], "1 passed, 1 failed, 1 skipped")
         self.assertIn("    boom", lines)
-        self.assertEqual(lines[-2], "failed: release A.Test")
+        # What it said last stands below it.
+        self.assertEqual(lines[-4:-1], ["failed: release A.Test", "    boom", "    ended after 0.1 s"])
+
+    def test_the_end_says_no_more_of_a_failure_than_its_last_lines(self):
+        _, lines = self.summarize(case("fail", "\n".join(map(str, range(100)))))
+        self.assertEqual(lines[-11:-1], [f"    {number}" for number in range(91, 100)] +
+                         ["    ended after 0.1 s"])
 
     def test_a_skip_gives_its_reason(self):
         status, lines = self.summarize(case("run"), skip("no such device"))
