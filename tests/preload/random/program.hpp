@@ -39,8 +39,8 @@ struct End {
   std::atomic<std::uint64_t> sent, received;
   std::atomic<bool> shut, ended;
   std::atomic<bool> told_early;  // of the end, while messages were left
-  bool interrupted;  // signals come, and calls may end early
-  int depth;         // how many processes wait for this one
+  bool interrupted;              // signals come, and calls may end early
+  int depth;                     // how many processes wait for this one
 
   [[nodiscard]] char byte_at(std::uint64_t offset) const {
     return static_cast<char>(1 + ((offset + seed) * 0x9E3779B97F4A7C15 >> 40) % 251);
