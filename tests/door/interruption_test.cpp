@@ -422,7 +422,7 @@ TEST(DoorAnswered, WhatWouldBeRefusedIsDroppedWhereTheClientHasGone) {
     void operator()(char*, size_t, door_desc_t*, uint_t) {
       entered.happens();
       open.await();
-      released = ::dup(0);
+      released = ::fcntl(0, F_DUPFD, 500);  // a number that nobody else is given meanwhile
       std::array array{pass(kBad), pass(released, DOOR_DESCRIPTOR | DOOR_RELEASE)};
       char text[] = "not wanted";
       ::door_return(text, sizeof text, array.data(), array.size());
