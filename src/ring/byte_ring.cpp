@@ -17,30 +17,10 @@ Outcome ByteWriter::write(std::span<const std::byte> bytes, std::size_t& written
   return Outcome::ok;
 }
 
-Outcome ByteWriter::wait_for_space(std::size_t least, Deadline deadline,
-                                   std::optional<SignalCount> since) {
+Outcome ByteWriter::wait_for_free(std::size_t least, Deadline deadline,
+                                  std::optional<SignalCount> since) {
   if (least > ring_.capacity / 2) throw MisuseError("reserve more than half of the ring");
-  if (broken_) return Outcome::broken;
-  RingControl& control = *ring_.control;
-  const auto enough = [&] {
-    // acquire: pairs with the release in ByteReader::publish.
-    const std::uint64_t head = control.head.value.load(std::memory_order_acquire);
-    if (tail_ - head > ring_.capacity) {
-      broken_ = true;
-      return true;
-    }
-    head_ = head;
-    return least <= free_bytes();
-  };
-  const Outcome outcome = waiter_.wait(control.writer, control.reader, deadline, enough,
-                                       since ? *since : SignalCount::now());
-  return broken_ ? Outcome::broken : outcome;
-}
-
-void ByteWriter::finish() noexcept {
-  // release: pairs with the acquire in Waiter::gone; all bytes are visible before the end.
-  ring_.control->writer.state.store(WaitState::kFinished, std::memory_order_release);
-  waiter_.wake(ring_.control->writer, ring_.control->reader);
+  return wait_for_space(least, deadline, since);
 }
 
 Outcome ByteWriter::prepare_poll() {
@@ -57,9 +37,7 @@ Outcome ByteReader::wait_for_bytes(std::size_t least, Deadline deadline,
   if (least > ring_.capacity / 2) throw MisuseError("wait for more than half of the ring");
   if (broken_) return Outcome::broken;
   RingControl& control = *ring_.control;
-  // What has been read must be passed on before sleeping: the writer may be out of space.
-  if (published_ != head_) publish();
-  waiter_.wake_late(control.reader, control.writer);
+  publish_before_waiting();
   const auto enough = [&] {
     // acquire: pairs with the release in ByteWriter::commit.
     const std::uint64_t tail = control.tail.value.load(std::memory_order_acquire);
@@ -73,22 +51,11 @@ Outcome ByteReader::wait_for_bytes(std::size_t least, Deadline deadline,
   const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, enough,
                                        since ? *since : SignalCount::now());
   if (broken_) return Outcome::broken;
-  // relaxed: the wait has seen the end, and acquired it.
-  if (outcome == Outcome::peer_gone &&
-      control.writer.state.load(std::memory_order_relaxed) == WaitState::kFinished)
-    return Outcome::finished;
-  return outcome;
-}
-
-void ByteReader::finish() noexcept {
-  // relaxed: who learns of it touches the ring no more.
-  ring_.control->reader.state.store(WaitState::kFinished, std::memory_order_relaxed);
-  waiter_.wake(ring_.control->reader, ring_.control->writer);
+  return outcome == Outcome::peer_gone && writer_has_finished() ? Outcome::finished : outcome;
 }
 
 Outcome ByteReader::prepare_poll() {
-  if (published_ != head_) publish();
-  waiter_.wake_late(ring_.control->reader, ring_.control->writer);
+  publish_before_waiting();
   return waiter_.prepare_poll(ring_.control->reader, ring_.control->writer, [&] {
     // As above: what has been seen can be read, whatever the writer says now.
     return broken_ || filled_bytes() != 0 ||

@@ -14,26 +14,6 @@ void MessageWriter::refuse_mixing() {
   throw MisuseError("a long message is unfinished: write the same message again to go on");
 }
 
-Outcome MessageWriter::wait_for_space(std::size_t needed, Deadline deadline,
-                                      std::optional<SignalCount> since) {
-  if (broken_) return Outcome::broken;
-  RingControl& control = *ring_.control;
-  waiter_.wake_late(control.writer, control.reader);
-  const auto enough = [&] {
-    // acquire: pairs with the release in MessageReader::publish.
-    const std::uint64_t head = control.head.value.load(std::memory_order_acquire);
-    if (tail_ - head > ring_.capacity) {
-      broken_ = true;
-      return true;
-    }
-    head_ = head;
-    return needed <= free_bytes();
-  };
-  const Outcome outcome = waiter_.wait(control.writer, control.reader, deadline, enough,
-                                       since ? *since : SignalCount::now());
-  return broken_ ? Outcome::broken : outcome;
-}
-
 Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline deadline,
                                   std::optional<SignalCount> since) {
   if (!sending_long_) {
@@ -64,12 +44,6 @@ Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline d
   } while (sent_ < sending_);
   sending_long_ = false;
   return Outcome::ok;
-}
-
-void MessageWriter::finish() noexcept {
-  // release: pairs with the acquire in Waiter::gone; all messages are visible before the end.
-  ring_.control->writer.state.store(WaitState::kFinished, std::memory_order_release);
-  waiter_.wake(ring_.control->writer, ring_.control->reader);
 }
 
 Outcome MessageWriter::prepare_poll() {
@@ -106,17 +80,12 @@ Outcome MessageReader::wait_for_message(std::uint64_t& header, Deadline deadline
                                         std::optional<SignalCount> since) {
   if (broken_) return Outcome::broken;
   RingControl& control = *ring_.control;
-  // What has been read must be passed on before sleeping: the writer may be out of space.
-  if (published_ != head_) publish();
-  waiter_.wake_late(control.reader, control.writer);
+  publish_before_waiting();
   const auto there = [&] { return (header = look()) != 0; };
   const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, there,
                                        since ? *since : SignalCount::now());
-  // relaxed: the wait has seen the end, and acquired it.
-  if (outcome == Outcome::peer_gone && !receiving_long_ &&
-      control.writer.state.load(std::memory_order_relaxed) == WaitState::kFinished)
-    return Outcome::finished;
-  return outcome;
+  const bool is_end = outcome == Outcome::peer_gone && !receiving_long_ && writer_has_finished();
+  return is_end ? Outcome::finished : outcome;
 }
 
 Outcome MessageReader::read_long(std::span<std::byte> into, std::size_t& size, Deadline deadline) {
@@ -151,15 +120,8 @@ Outcome MessageReader::read_long(std::span<std::byte> into, std::size_t& size, D
   }
 }
 
-void MessageReader::finish() noexcept {
-  // relaxed: who learns of it touches the ring no more.
-  ring_.control->reader.state.store(WaitState::kFinished, std::memory_order_relaxed);
-  waiter_.wake(ring_.control->reader, ring_.control->writer);
-}
-
 Outcome MessageReader::prepare_poll() {
-  if (published_ != head_) publish();
-  waiter_.wake_late(ring_.control->reader, ring_.control->writer);
+  publish_before_waiting();
   return waiter_.prepare_poll(ring_.control->reader, ring_.control->writer,
                               [&] { return broken_ || look() != 0; });
 }

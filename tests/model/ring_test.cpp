@@ -251,12 +251,9 @@ TEST(ModelRing, EveryOrderIsNeeded) {
   std::ranges::move(byte_checks(), std::back_inserter(all));
   expect_every_order_matters(
       all,
-      {"ring/byte_ring.hpp", "ring/byte_ring.cpp", "ring/message_ring.hpp", "ring/message_ring.cpp",
-       "wait.hpp", "wait.cpp"},
-      {{.function = "ByteWriter::finish", .weaker = "release to relaxed", .because = kEndBecause},
-       {.function = "MessageWriter::finish",
-        .weaker = "release to relaxed",
-        .because = kEndBecause}});
+      {"ring/ends.hpp", "ring/ends.cpp", "ring/byte_ring.hpp", "ring/byte_ring.cpp",
+       "ring/message_ring.hpp", "ring/message_ring.cpp", "wait.hpp", "wait.cpp"},
+      {{.function = "WritingEnd::finish", .weaker = "release to relaxed", .because = kEndBecause}});
 }
 
 }  // namespace

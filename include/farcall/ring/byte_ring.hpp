@@ -7,9 +7,7 @@
 //   ----------+=======================+------------   data, mapped twice in a row
 //    free     |  `tail - head` bytes  |  free
 //
-// Positions count bytes for ever and are masked when used. Each half keeps its own position and
-// the last one it saw of the other; it looks at the other's cache line only when that is not
-// enough. Neither half believes the other: a position further away than the capacity is `broken`.
+// Positions count bytes for ever and are masked when used.
 #pragma once
 
 #include <algorithm>
@@ -17,15 +15,14 @@
 #include <optional>
 #include <span>
 
-#include "farcall/ring/memory.hpp"
-#include "farcall/wait.hpp"
+#include "farcall/ring/ends.hpp"
 
 namespace farcall {
 
-class ByteWriter {
+class ByteWriter : public WritingEnd {
  public:
   ByteWriter() noexcept = default;
-  ByteWriter(RingView ring, Waiter waiter) noexcept : ring_(ring), waiter_(waiter) {}
+  ByteWriter(RingView ring, Waiter waiter) noexcept : WritingEnd(ring, waiter) {}
 
   // Writes at least one byte of `bytes` and as many as fit now; `written` tells how many. With
   // an empty span: ok at once. Outcomes: ok, would_block, timed_out, interrupted (see
@@ -52,10 +49,9 @@ class ByteWriter {
   // free, in one piece; commit(n) then passes the first n of them to the reader.
   Outcome reserve(std::size_t least, std::span<std::byte>& space, Deadline deadline,
                   std::optional<SignalCount> since = std::nullopt) {
-    if (ring_.control->reader.state.load(std::memory_order_relaxed) != WaitState::kOpen)
-      return Outcome::peer_gone;
+    if (!reader_is_open()) return Outcome::peer_gone;
     if (least > free_bytes()) {
-      const Outcome outcome = wait_for_space(least, deadline, since);
+      const Outcome outcome = wait_for_free(least, deadline, since);
       if (outcome != Outcome::ok) return outcome;
     }
     space = {ring_.data + (tail_ & (ring_.capacity - 1)), free_bytes()};
@@ -70,42 +66,17 @@ class ByteWriter {
     waiter_.wake(ring_.control->writer, ring_.control->reader);
   }
 
-  // Tells the reader that nothing follows. Idempotent; write no more after it.
-  void finish() noexcept;
-  // Whether the reader has finished, closed or died.
-  [[nodiscard]] bool peer_gone() const noexcept { return waiter_.gone(ring_.control->reader); }
-
   // Poll for a free byte; see Waiter::prepare_poll.
   Outcome prepare_poll();
-  void finish_poll() noexcept { waiter_.finish_poll(ring_.control->writer); }
-  [[nodiscard]] int poll_descriptor() const noexcept { return waiter_.poll_descriptor(); }
-
-  [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity; }
-  // Where what passes is counted: a half of an entry that outlives this one; null: nowhere.
-  void observe(observe::Half* half) noexcept {
-    observed_ = half;
-    waiter_.observe(half);
-  }
 
  private:
-  [[nodiscard]] std::size_t free_bytes() const noexcept {
-    return ring_.capacity - static_cast<std::size_t>(tail_ - head_);
-  }
-  Outcome wait_for_space(std::size_t least, Deadline deadline, std::optional<SignalCount> since);
-
-  RingView ring_;
-  Waiter waiter_;
-  std::uint64_t tail_ = 0;
-  std::uint64_t head_ = 0;  // as last seen
-  CopyToPeer copier_;
-  observe::Half* observed_ = nullptr;
-  bool broken_ = false;
+  Outcome wait_for_free(std::size_t least, Deadline deadline, std::optional<SignalCount> since);
 };
 
-class ByteReader {
+class ByteReader : public ReadingEnd {
  public:
   ByteReader() noexcept = default;
-  ByteReader(RingView ring, Waiter waiter) noexcept : ring_(ring), waiter_(waiter) {}
+  ByteReader(RingView ring, Waiter waiter) noexcept : ReadingEnd(ring, waiter) {}
 
   // Reads at least one byte and as many as are there and fit. With an empty span: ok at once.
   // Outcomes: ok, would_block, timed_out, interrupted, finished, peer_gone, broken. `since` as for
@@ -138,52 +109,18 @@ class ByteReader {
 
   void consume(std::size_t bytes) noexcept {
     observe::note_received(observed_, ring_.data + (head_ & (ring_.capacity - 1)), bytes);
-    head_ += bytes;
-    // Passed on in batches: each look of the writer at this line costs both sides a transfer, and
-    // a sleeping writer is better woken for an eighth of the ring than for a byte.
-    if (head_ - published_ >= ring_.capacity / 8) publish();
+    advance(bytes);
   }
-
-  void finish() noexcept;
-  [[nodiscard]] bool peer_gone() const noexcept { return waiter_.gone(ring_.control->writer); }
 
   Outcome prepare_poll();
-  void finish_poll() noexcept { waiter_.finish_poll(ring_.control->reader); }
-  [[nodiscard]] int poll_descriptor() const noexcept { return waiter_.poll_descriptor(); }
-
-  [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity; }
-  // Where what passes is counted: a half of an entry that outlives this one; null: nowhere.
-  void observe(observe::Half* half) noexcept {
-    observed_ = half;
-    waiter_.observe(half);
-  }
 
  private:
   [[nodiscard]] std::size_t filled_bytes() const noexcept {
     return static_cast<std::size_t>(tail_ - head_);
   }
-  void publish() noexcept {
-    published_ = head_;
-    // release: the copies out of the ring are done before the writer may overwrite it.
-    ring_.control->head.value.store(head_, std::memory_order_release);
-    // A writer that shares the processor is woken for half of the ring, not for an eighth.
-    if (head_ - woken_at_ < ring_.capacity / 2) {
-      waiter_.wake_with_next(ring_.control->reader, ring_.control->writer);
-    } else {
-      woken_at_ = head_;
-      waiter_.wake(ring_.control->reader, ring_.control->writer);
-    }
-  }
   Outcome wait_for_bytes(std::size_t least, Deadline deadline, std::optional<SignalCount> since);
 
-  RingView ring_;
-  Waiter waiter_;
-  std::uint64_t head_ = 0;
   std::uint64_t tail_ = 0;  // as last seen
-  std::uint64_t published_ = 0;
-  std::uint64_t woken_at_ = 0;
-  observe::Half* observed_ = nullptr;
-  bool broken_ = false;
 };
 
 }  // namespace farcall

@@ -28,8 +28,7 @@
 #include <optional>
 #include <span>
 
-#include "farcall/ring/memory.hpp"
-#include "farcall/wait.hpp"
+#include "farcall/ring/ends.hpp"
 
 namespace farcall {
 
@@ -55,11 +54,11 @@ inline std::atomic_ref<std::uint64_t> header(std::byte* line) noexcept {
 
 }  // namespace message_ring
 
-class MessageWriter {
+class MessageWriter : public WritingEnd {
  public:
   MessageWriter() noexcept = default;
   // The ring must be freshly formatted: a half starts at its beginning.
-  MessageWriter(RingView ring, Waiter waiter) noexcept : ring_(ring), waiter_(waiter) {}
+  MessageWriter(RingView ring, Waiter waiter) noexcept : WritingEnd(ring, waiter) {}
 
   // Writes one message of any size (0 too). Outcomes: ok, would_block, timed_out, interrupted,
   // peer_gone, broken. Where a message longer than longest_piece() ends with one of the first
@@ -86,8 +85,7 @@ class MessageWriter {
     if (size > message_ring::longest_piece(ring_.capacity)) return Outcome::too_big;
     if (sending_long_) [[unlikely]]
       refuse_mixing();
-    if (ring_.control->reader.state.load(std::memory_order_relaxed) != WaitState::kOpen)
-      return Outcome::peer_gone;
+    if (!reader_is_open()) return Outcome::peer_gone;
     const std::size_t needed = message_ring::footprint(size) + kSpare;
     if (needed > free_bytes()) {
       const Outcome outcome = wait_for_space(needed, deadline, since);
@@ -102,24 +100,10 @@ class MessageWriter {
     publish(size, message_ring::kReady);
   }
 
-  // Tells the reader that nothing follows. Idempotent; write no more after it.
-  void finish() noexcept;
-  // Whether the reader has finished, closed or died.
-  [[nodiscard]] bool peer_gone() const noexcept { return waiter_.gone(ring_.control->reader); }
-
   // Poll for room for a message of longest_piece(); see Waiter::prepare_poll.
   Outcome prepare_poll();
-  void finish_poll() noexcept { waiter_.finish_poll(ring_.control->writer); }
-  [[nodiscard]] int poll_descriptor() const noexcept { return waiter_.poll_descriptor(); }
-
-  [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity; }
   [[nodiscard]] std::size_t longest_piece() const noexcept {
     return message_ring::longest_piece(ring_.capacity);
-  }
-  // Where what passes is counted: a half of an entry that outlives this one; null: nowhere.
-  void observe(observe::Half* half) noexcept {
-    observed_ = half;
-    waiter_.observe(half);
   }
 
  private:
@@ -129,10 +113,6 @@ class MessageWriter {
   [[nodiscard]] std::byte* line(std::uint64_t position) const noexcept {
     return ring_.data + (position & (ring_.capacity - 1));
   }
-  [[nodiscard]] std::size_t free_bytes() const noexcept {
-    return ring_.capacity - static_cast<std::size_t>(tail_ - head_);
-  }
-
   // The line with the header is written last: while it waits for other lines, the reader, who
   // looks at it all the time, would take it away half-written and it had to be fetched again.
   void fill(std::span<std::byte> space, std::span<const std::byte> message) noexcept {
@@ -172,28 +152,20 @@ class MessageWriter {
       cleared_ = next;
   }
 
-  Outcome wait_for_space(std::size_t needed, Deadline deadline, std::optional<SignalCount> since);
   Outcome write_long(std::span<const std::byte> message, Deadline deadline,
                      std::optional<SignalCount> since);
   [[noreturn]] static void refuse_mixing();
 
-  RingView ring_;
-  Waiter waiter_;
-  std::uint64_t tail_ = 0;
-  std::uint64_t head_ = 0;     // as last seen
   std::uint64_t cleared_ = 0;  // the header here is zero already
   std::size_t sent_ = 0;       // bytes of the unfinished long message
   std::size_t sending_ = 0;    // that message's size
-  CopyToPeer copier_;
-  observe::Half* observed_ = nullptr;
   bool sending_long_ = false;
-  bool broken_ = false;
 };
 
-class MessageReader {
+class MessageReader : public ReadingEnd {
  public:
   MessageReader() noexcept = default;
-  MessageReader(RingView ring, Waiter waiter) noexcept : ring_(ring), waiter_(waiter) {}
+  MessageReader(RingView ring, Waiter waiter) noexcept : ReadingEnd(ring, waiter) {}
 
   // Reads one message into `into`; `size` is its size. Outcomes: ok, would_block, timed_out,
   // interrupted, finished, peer_gone, broken, and too_big where `into` is smaller than `size`:
@@ -239,24 +211,10 @@ class MessageReader {
       note_piece();
     else
       observe::note_received(observed_, line(head_) + message_ring::kHeader, piece_bytes_);
-    head_ += message_ring::footprint(piece_bytes_);
-    // Passed on in batches: each look of the writer at this line costs both sides a transfer, and
-    // a sleeping writer is better woken for an eighth of the ring than for one message.
-    if (head_ - published_ >= ring_.capacity / 8) publish();
+    advance(message_ring::footprint(piece_bytes_));
   }
-
-  void finish() noexcept;
-  [[nodiscard]] bool peer_gone() const noexcept { return waiter_.gone(ring_.control->writer); }
 
   Outcome prepare_poll();
-  void finish_poll() noexcept { waiter_.finish_poll(ring_.control->reader); }
-  [[nodiscard]] int poll_descriptor() const noexcept { return waiter_.poll_descriptor(); }
-
-  [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity; }
-  void observe(observe::Half* half) noexcept {
-    observed_ = half;
-    waiter_.observe(half);
-  }
 
  private:
   [[nodiscard]] std::byte* line(std::uint64_t position) const noexcept {
@@ -270,37 +228,18 @@ class MessageReader {
     using namespace message_ring;
     return flags == kReady || flags == (kReady | kPiece);
   }
-  void publish() noexcept {
-    published_ = head_;
-    // release: the copies out of the ring are done before the writer may overwrite it.
-    ring_.control->head.value.store(head_, std::memory_order_release);
-    // A writer that shares the processor is woken for half of the ring, not for an eighth.
-    if (head_ - woken_at_ < ring_.capacity / 2) {
-      waiter_.wake_with_next(ring_.control->reader, ring_.control->writer);
-    } else {
-      woken_at_ = head_;
-      waiter_.wake(ring_.control->reader, ring_.control->writer);
-    }
-  }
   Outcome fail() noexcept;
   void note_piece() noexcept;
   Outcome wait_for_message(std::uint64_t& header, Deadline deadline,
                            std::optional<SignalCount> since);
   Outcome read_long(std::span<std::byte> into, std::size_t& size, Deadline deadline);
 
-  RingView ring_;
-  Waiter waiter_;
-  std::uint64_t head_ = 0;
-  std::uint64_t published_ = 0;
-  std::uint64_t woken_at_ = 0;
   std::uint64_t flags_ = 0;      // of the message at head_
   std::size_t piece_bytes_ = 0;  // of the message at head_
   std::size_t received_ = 0;     // bytes of the unfinished long message
   std::size_t receiving_ = 0;    // that message's size
   std::size_t to_count_ = 0;     // bytes of a long message of which a part has been counted
-  observe::Half* observed_ = nullptr;
   bool receiving_long_ = false;
-  bool broken_ = false;
 };
 
 }  // namespace farcall
