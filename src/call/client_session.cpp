@@ -325,12 +325,11 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
                          turn.size == kHandedOver);
   }
   if ((turn.flags & kTransferComes) != 0) {
-    const Outcome outcome = accept_transfer(SIZE_MAX);
     // The server takes it for given, and what else came with it is not to be taken for what
     // follows.
-    if (outcome != Outcome::ok) {
+    if (const int error = accept_transfer(SIZE_MAX); error != 0) {
       made_after = kSpent;
-      return outcome;
+      return error == EPROTO ? Outcome::broken : Outcome::too_big;
     }
   }
   if ((turn.flags & kTransfer) != 0) {
