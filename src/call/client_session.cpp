@@ -22,10 +22,10 @@ namespace {
 
 constexpr int kMostErrno = EHWPOISON;  // what a peer calls an errno must be one
 
-// Whether what has interrupted a wait is the program's: the C library sends its threads signals of
-// its own, where one of them changes the ids of the process, say.
+// Whether what has interrupted a wait is, or may be, the program's: the C library sends its threads
+// signals of its own, where one of them changes the ids of the process, say.
 bool is_programs_signal(SignalCount since) noexcept {
-  return since != SignalCount::now() || catches_signals();
+  return since != SignalCount::now() || catches_uncounted_signals();
 }
 
 // Waits until the server has answered at `socket`. Signals interrupt only where there is a `since`.
