@@ -52,6 +52,9 @@ class MessageTransport
  public:
   explicit MessageTransport(std::shared_ptr<apache::thrift::TConfiguration> config);
 
+  // A message has been read: the memory of a long one is not kept.
+  std::uint32_t readEnd() override;
+
  protected:
   std::uint32_t readSlow(std::uint8_t* buffer, std::uint32_t length) override;
   void writeSlow(const std::uint8_t* buffer, std::uint32_t length) override;
@@ -67,6 +70,8 @@ class MessageTransport
     return std::as_writable_bytes(std::span(in_));
   }
   void make_room(std::size_t bytes);
+  // Lets go what is more than a connection keeps, once all of a message has been read.
+  void give_room_back() noexcept;
 
  private:
   std::vector<std::uint8_t> out_;
