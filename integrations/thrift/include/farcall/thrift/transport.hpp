@@ -20,7 +20,8 @@
 // Over a name that a bridge has imported (farcall-bridge(1)) all is the same, but that each call
 // may find another server of that name, and is at most 64 MiB long.
 //
-// Like others, these transports are used by one thread at a time. Errors are TTransportException:
+// Like others, these transports are used by one thread at a time, and an open one by a parent or by
+// its forked child. Errors are TTransportException:
 //   NOT_OPEN     no server has that name; not opened; closed
 //   END_OF_FILE  the other side has closed or died
 //   TIMED_OUT    the timeout has passed; the connection is of no use any more
