@@ -348,11 +348,14 @@ Deferred* own_deferred(door_deferred_t* call) noexcept {
 // left of the call takes as much stack here as some programs give to a whole thread.
 void ServingThread::end_thread() {
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
-  server_->drop();
   // Who would serve the next client must not go, where there is nobody else and can be nobody.
-  if (pool_->lacks_thread.load(std::memory_order_relaxed) && pool_->idle_threads() == 0 &&
-      make_default_thread() != 0)
+  const bool is_last = pool_->lacks_thread.load(std::memory_order_relaxed) &&
+                       pool_->idle_threads() == 0 && make_default_thread() != 0;
+  if (is_last && server_->refuse(EINTR) == 0) {
+    server_->serving = false;
     ::longjmp(base_, 1);
+  }
+  server_->drop();
   ::pthread_exit(nullptr);
 }
 
