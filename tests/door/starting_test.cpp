@@ -23,7 +23,8 @@ bool may_have_memory() noexcept {
 
 }  // namespace
 
-// The library's, too.
+// The library's, too. Sanitizers have their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void* operator new(std::size_t size) {
   void* const memory = may_have_memory() ? std::malloc(size) : nullptr;
   if (memory == nullptr) throw std::bad_alloc();
@@ -31,6 +32,9 @@ void* operator new(std::size_t size) {
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#else
+[[maybe_unused]] const auto kNotAsked = may_have_memory;
+#endif
 
 namespace farcall::door::test {
 namespace {
@@ -112,6 +116,8 @@ TEST(DoorStarting, NorWhereThereIsNoRoomForItsStack) {
 }
 
 TEST(DoorStarting, NorWhereTheThreadHasNoMemory) {
+  FARCALL_SKIP_UNDER_ASAN("has an allocator of its own");
+  FARCALL_SKIP_UNDER_TSAN("has an allocator of its own");
   in_child([] {
     be_ready();
     {
@@ -128,6 +134,8 @@ int create_bound_thread(door_info_t*, void* (*start)(void*), void* argument, voi
 }
 
 TEST(DoorStarting, NorWhereABoundThreadHasNoMemory) {
+  FARCALL_SKIP_UNDER_ASAN("has an allocator of its own");
+  FARCALL_SKIP_UNDER_TSAN("has an allocator of its own");
   in_child([] {
     be_ready();
     std::thread([] {}).join();
