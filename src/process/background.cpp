@@ -74,8 +74,8 @@ class Pool {
     if (asleep) changed_.notify_one();
     return true;
   }
-  // Whether a user has as much waiting or at work as one may, a quarter of a small table. Of all
-  // others together there may be no more than of eight, so the more there are, the less is each
+  // Whether a user has as much waiting or being closed as one may, a quarter of a small table. Of
+  // all others together there may be no more than of eight, so the more there are, the less is each
   // one's.
   bool behind(uid_t user) {
     const std::lock_guard guard(lock_);
@@ -88,12 +88,13 @@ class Pool {
  private:
   struct User {
     Tasks waiting;
-    std::size_t weight = 0;  // of those and of what is at work: descriptors, or pieces of work
+    std::size_t weight = 0;  // of those, and of descriptors that are being closed
     std::size_t running = 0;
 
     Tasks take() noexcept {
       Tasks taken;
       do {
+        if (waiting.front().work) weight -= waiting.front().weight();
         taken.splice(taken.end(), waiting, waiting.begin());
       } while (!taken.front().work && !waiting.empty() && !waiting.front().work);
       return taken;
@@ -144,7 +145,8 @@ class Pool {
       std::size_t weight = 0;
       {
         Tasks mine = user.take();
-        for (const Task& task : mine) weight += task.weight();
+        for (const Task& task : mine)
+          if (!task.work) weight += task.weight();
         // What this one takes may last.
         if (awake_ == 0 && next_due() != users_.end()) {
           if (idle_ != 0)
