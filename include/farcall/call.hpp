@@ -301,9 +301,10 @@ class Endpoint {
   Endpoint& operator=(const Endpoint&) = delete;
   // A new branch. The socket gets the abstract name `name` where that is not empty, so that its
   // holders can tell what it is. `cookie` gets the socket's (SO_COOKIE). `user`: who asked for it,
-  // if that was somebody else. Throws SystemError: EAGAIN, where that user has too many.
+  // if that was somebody else. Throws SystemError: EAGAIN, where that user has too many. `holder`:
+  // the same, of a branch that counts as something else already.
   UniqueFd branch(std::string_view name = {}, std::uint64_t* cookie = nullptr,
-                  std::optional<uid_t> user = {});
+                  std::optional<uid_t> user = {}, std::optional<uid_t> holder = {});
   [[nodiscard]] std::size_t branches() const noexcept;
   void set_terms(const Terms& terms);
   // What sessions that are let in from now on are called.

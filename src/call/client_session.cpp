@@ -22,10 +22,10 @@ namespace {
 
 constexpr int kMostErrno = EHWPOISON;  // what a peer calls an errno must be one
 
-// Whether what has interrupted a wait is the program's: the C library sends its threads signals of
-// its own, where one of them changes the ids of the process, say.
+// Whether what has interrupted a wait is, or may be, the program's: the C library sends its threads
+// signals of its own, where one of them changes the ids of the process, say.
 bool is_programs_signal(SignalCount since) noexcept {
-  return since != SignalCount::now() || catches_signals();
+  return since != SignalCount::now() || catches_uncounted_signals();
 }
 
 // Waits until the server has answered at `socket`. Signals interrupt only where there is a `since`.
@@ -325,12 +325,11 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
                          turn.size == kHandedOver);
   }
   if ((turn.flags & kTransferComes) != 0) {
-    const Outcome outcome = accept_transfer(SIZE_MAX);
     // The server takes it for given, and what else came with it is not to be taken for what
     // follows.
-    if (outcome != Outcome::ok) {
+    if (const int error = accept_transfer(SIZE_MAX); error != 0) {
       made_after = kSpent;
-      return outcome;
+      return error == EPROTO ? Outcome::broken : Outcome::too_big;
     }
   }
   if ((turn.flags & kTransfer) != 0) {

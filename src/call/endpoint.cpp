@@ -48,6 +48,8 @@ class EndpointState::Branch final : public Watch, public std::enable_shared_from
     constexpr int kMostAtOnce = 16;
     const std::shared_ptr<EndpointState> endpoint = endpoint_.lock();
     for (int i = 0; i < kMostAtOnce; ++i) {
+      // Whose rubbish comes faster than it can be thrown away has to wait.
+      if (is_flooding(user_)) return pause(user_);
       Packet packet;
       try {
         packet = take_packet(inner_.get());
@@ -63,7 +65,6 @@ class EndpointState::Branch final : public Watch, public std::enable_shared_from
       if (packet.descriptors.empty()) continue;
       const uid_t sender = packet.sender ? packet.sender->uid : user_;
       close_later(sender, std::move(packet.descriptors));
-      // Whose rubbish comes faster than it can be thrown away has to wait.
       if (behind(sender)) return pause(sender);
     }
   }
@@ -144,7 +145,8 @@ void Endpoint::count_unsolicited(std::size_t control_messages, std::size_t descr
   state.unsolicited_descriptors.fetch_add(descriptors, std::memory_order_relaxed);
 }
 
-UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::optional<uid_t> user) {
+UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::optional<uid_t> user,
+                          std::optional<uid_t> holder) {
   EndpointState& state = inside(*this);
   process::Charge held;
   if (user) {
@@ -159,9 +161,9 @@ UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::opt
   const std::uint64_t outer_cookie = socket_cookie(outer.get());
   if (outer_cookie == 0) throw_errno("SO_COOKIE");
   if (cookie != nullptr) *cookie = outer_cookie;
-  auto branch = std::make_shared<EndpointState::Branch>(state.weak_from_this(), std::move(inner),
-                                                        outer_cookie, std::move(held),
-                                                        user.value_or(::geteuid()));
+  auto branch = std::make_shared<EndpointState::Branch>(
+      state.weak_from_this(), std::move(inner), outer_cookie, std::move(held),
+      user ? *user : holder.value_or(::geteuid()));
   {
     const std::lock_guard guard(state.port->lock);
     state.branches.push_back(branch);

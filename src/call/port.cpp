@@ -135,7 +135,7 @@ void PortState::ask_for_events(Deadline until, bool only_look, const Sleeping& h
     events.look_again = count == 0;  // somebody else has taken it
   }
   if (count < 0 && error == EINTR && SignalCount::now() == how.since)
-    events.look_again = !catches_signals();
+    events.look_again = !catches_uncounted_signals();
   events.count = count;
   events.error = count < 0 ? error : 0;
 }

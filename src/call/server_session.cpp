@@ -162,11 +162,8 @@ Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Reques
   std::uint64_t size = turn.size;
   if ((turn.flags & kTransfer) != 0) std::memcpy(&size, slot().data, sizeof size);
   if ((turn.flags & kTransferComes) != 0) {
-    const Outcome outcome = accept_transfer(to.limits.request_bytes);
-    if (outcome == Outcome::too_big)
-      refusal = E2BIG;
-    else if (outcome != Outcome::ok)
-      return outcome;
+    refusal = accept_transfer(to.limits.request_bytes);
+    if (refusal == EPROTO) return Outcome::broken;
     transfer_.charge = bytes_charged(transfer_.capacity(), to.limits.bytes_per_user);
     if (!transfer_.charge && refusal == 0) refusal = E2BIG;
   }

@@ -141,18 +141,18 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
   announce_ = false;
 }
 
-Outcome SessionBase::accept_transfer(std::size_t most) {
+int SessionBase::accept_transfer(std::size_t most) {
   ReceivedFds fds;
   transfer_ = {};
-  Outcome outcome = next_descriptors(fds);
-  if (outcome == Outcome::ok && fds.size() != 1) outcome = Outcome::broken;
-  if (outcome != Outcome::ok) return outcome;
+  const Outcome outcome = next_descriptors(fds);
+  if (outcome == Outcome::too_big) return EMFILE;
+  if (outcome != Outcome::ok || fds.size() != 1) return EPROTO;
   try {
     transfer_ = TransferMemory::adopt(std::move(fds[0]), trusts_other(), most);
   } catch (const SystemError& error) {
-    return error.code().value() == E2BIG ? Outcome::too_big : Outcome::broken;
+    return error.code().value() == E2BIG ? E2BIG : EPROTO;
   }
-  return Outcome::ok;
+  return 0;
 }
 
 }  // namespace farcall::call

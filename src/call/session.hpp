@@ -230,9 +230,10 @@ class SessionBase {
   // Fills the slot and sends what goes before the turn; `turn` gets its flags. Throws SystemError:
   // ETIMEDOUT where the socket is full.
   void prepare(const Load& load, Turn& turn);
-  // Takes over the transfer memory that the packet brings which announced it. Throws SystemError
-  // where it cannot be had; broken.
-  Outcome accept_transfer(std::size_t most);
+  // Takes over the transfer memory that the packet brings which announced it. Returns 0; EMFILE
+  // where this process has no room for it; E2BIG where it is for more than `most` bytes; EPROTO for
+  // what is none.
+  int accept_transfer(std::size_t most);
   // ok, broken, or too_big: this process has no room for them, but for those that it gets.
   Outcome next_descriptors(ReceivedFds& into);
   // Who the other side is, for the accounts of what it sends.

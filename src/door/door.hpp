@@ -230,8 +230,9 @@ class Process {
   // The door that `fd` refers to; null where it is none.
   std::shared_ptr<Handle> find(int fd);
   std::shared_ptr<SharedPool> shared_pool();
-  // Whether this is the first time that it is asked.
+  // Whether this is the first time that it is asked; or the first since that was in vain.
   bool first_shared_door();
+  void forget_first_shared_door();
 
   // A socket leads to a door of this process, which lives as long as one does.
   void add_branch(std::uint64_t socket, const std::shared_ptr<Door>& door);
@@ -243,6 +244,7 @@ class Process {
 
   const WaitMode mode;
   std::atomic<door_server_func_t*> create_thread;
+  std::mutex starting;  // held while the first thread of the shared pool is made
 
  private:
   Process();

@@ -140,6 +140,8 @@ class Pool {
   std::atomic<std::int64_t> pressed_until{0};
   // A thread has been asked for; until then it may be on its way. Nanoseconds, monotonic.
   std::atomic<std::int64_t> starting_until{0};
+  // The last thread that was asked for could not be made.
+  std::atomic<bool> lacks_thread{false};
 };
 
 // A door behind a descriptor. Numbers that are returned are 0 or an errno value.

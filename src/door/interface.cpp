@@ -60,6 +60,31 @@ int revoke(int d, AnyDoor& door) {
   return closing(d, [d] { return real::close(d); });
 }
 
+// A door that cannot be served is none: its callers would wait for ever.
+int give_up(int d, int error) {
+  const NoCancel guard;
+  (void)guarded([&] { return revoke(d, *door_behind(d)); });
+  return fail(error);
+}
+
+// The first shared door of a process has a thread made. Whether a function of the program's makes
+// one is not known. Returns 0 or an errno value.
+int start_shared_pool() {
+  Process& process = Process::here();
+  door_server_func_t* const create_thread = process.create_thread.load();
+  if (create_thread != create_default_thread) {
+    if (process.first_shared_door()) create_thread(nullptr);
+    return 0;
+  }
+  const NoCancel no_cancel;
+  const std::lock_guard guard(process.starting);
+  if (!process.first_shared_door()) return 0;
+  const int result = guarded([] { return start_first_thread(); });
+  const int error = result < 0 ? errno : result;
+  if (error != 0) process.forget_first_shared_door();
+  return error;
+}
+
 }  // namespace
 }  // namespace farcall::door
 
@@ -78,10 +103,10 @@ int door_create(door_server_procedure_t* procedure, void* cookie, uint_t attribu
   if (fd < 0) return -1;
   if (door) {
     Process::here().create_thread.load()(door->lasting_info());
-  } else if (Process::here().first_shared_door()) {
-    Process::here().create_thread.load()(nullptr);
+    return fd;
   }
-  return fd;
+  const int error = start_shared_pool();
+  return error == 0 ? fd : give_up(fd, error);
 }
 
 int door_xcreate(door_server_procedure_t* procedure, void* cookie, uint_t attributes,
@@ -101,10 +126,7 @@ int door_xcreate(door_server_procedure_t* procedure, void* cookie, uint_t attrib
   const int fd = create(order, door);
   if (fd < 0) return -1;
   const int error = start_bound_threads(door, nthread);
-  if (error == 0) return fd;
-  const NoCancel guard;
-  (void)guarded([&] { return revoke(fd, *door_behind(fd)); });
-  return fail(error);
+  return error == 0 ? fd : give_up(fd, error);
 }
 
 int door_revoke(int d) {

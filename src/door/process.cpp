@@ -282,6 +282,11 @@ bool Process::first_shared_door() {
   return !std::exchange(shared_door_made_, true);
 }
 
+void Process::forget_first_shared_door() {
+  const std::lock_guard guard(lock_);
+  shared_door_made_ = false;
+}
+
 void Process::add_branch(std::uint64_t socket, const std::shared_ptr<Door>& door) {
   std::shared_ptr<Handle> foreign;
   {

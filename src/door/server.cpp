@@ -8,6 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <thread>
 
 #include "farcall/doors.h"
@@ -43,6 +46,8 @@ class ServingThread {
   }
   // Where it is to wait. Throws SystemError.
   void join_pool();
+  // For good: it is bound to nothing, either.
+  void leave_pool() noexcept;
   [[noreturn]] void park(int cancel_state);
 
   std::shared_ptr<OwnDoor> bound;
@@ -72,10 +77,56 @@ void leave_parents_calls() noexcept { process::PerThread<ServingThread>::leave()
   return true;
 }();
 
+// Makes the calling thread one of a door's pool, or of the shared one. Returns 0 or an errno value.
+int try_to_join(std::shared_ptr<OwnDoor> door = nullptr) {
+  const int result = guarded([&] {
+    ServingThread& self = here();
+    self.bound = std::move(door);
+    self.join_pool();
+    return 0;
+  });
+  if (result == 0) return 0;
+  const int error = errno;
+  if (ServingThread* const self = process::PerThread<ServingThread>::made()) self->leave_pool();
+  return error;
+}
+
 // A thread that is cancelled or ends is unwound: nothing from here on may be noexcept.
 void join_pool_when_created(void*) {
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   ::door_return(nullptr, 0, nullptr, 0);
+}
+
+// What a thread for the shared pool comes to that is waited for.
+struct FirstThread {
+  std::mutex lock;
+  std::condition_variable changed;
+  std::optional<int> error;
+};
+
+// Tells who waits whether it is one of the pool's now. The thread must not keep its parameter alive
+// for ever: door_return() does not come back.
+bool join_pool_first(void* argument) {
+  const std::unique_ptr<std::shared_ptr<FirstThread>> owned(
+      static_cast<std::shared_ptr<FirstThread>*>(argument));
+  FirstThread& first = **owned;
+  const NoCancel guard;
+  const int error = try_to_join();
+  const std::lock_guard held(first.lock);
+  first.error = error;
+  first.changed.notify_all();
+  return error == 0;
+}
+
+// Returns 0 or an errno value.
+int make_detached_thread(void* (*run)(void*), void* argument) noexcept {
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  const int error = ::pthread_create(&thread, &attributes, run, argument);
+  ::pthread_attr_destroy(&attributes);
+  return error;
 }
 
 // Passed to a thread that the creation function of a door_xcreate() starts.
@@ -83,7 +134,8 @@ struct Start {
   std::shared_ptr<OwnDoor> door;
   std::mutex lock;
   std::condition_variable changed;
-  int bound = 0;
+  int arrived = 0;
+  bool failed = false;  // one of them could not join the pool
   bool decided = true;  // at creation the threads wait until all are there
   bool abandoned = false;
 };
@@ -99,19 +151,16 @@ void* start_bound_thread(void* argument) {
     ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
     ::pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, nullptr);
   }
-  {
-    const NoCancel guard;
-    here().bound = door;
-    std::unique_lock lock(start->lock);
-    ++start->bound;
-    start->changed.notify_all();
-    start->changed.wait(lock, [&] { return start->decided; });
-    if (start->abandoned) {
-      here().bound = nullptr;
-      return nullptr;
-    }
-  }
-  return start.get();
+  const NoCancel guard;
+  const bool joined = try_to_join(door) == 0;
+  std::unique_lock lock(start->lock);
+  ++start->arrived;
+  start->failed |= !joined;
+  start->changed.notify_all();
+  start->changed.wait(lock, [&] { return start->decided; });
+  if (joined && !start->abandoned) return start.get();
+  if (joined) here().leave_pool();
+  return nullptr;
 }
 
 // The thread must not keep its parameters alive for ever: door_return() does not come back.
@@ -133,19 +182,36 @@ int ask_for_bound_thread(const std::shared_ptr<Start>& start) {
 
 }  // namespace
 
-void create_default_thread(door_info_t*) noexcept {
-  pthread_attr_t attributes;
-  ::pthread_attr_init(&attributes);
-  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_t thread;
-  ::pthread_create(
-      &thread, &attributes,
+namespace {
+
+int make_default_thread() noexcept {
+  return make_detached_thread(
       [](void* nothing) -> void* {
         join_pool_when_created(nothing);
         return nullptr;
       },
       nullptr);
-  ::pthread_attr_destroy(&attributes);
+}
+
+}  // namespace
+
+void create_default_thread(door_info_t*) noexcept { (void)make_default_thread(); }
+
+int start_first_thread() {
+  const NoCancel guard;
+  const auto first = std::make_shared<FirstThread>();
+  auto argument = std::make_unique<std::shared_ptr<FirstThread>>(first);
+  const int error = make_detached_thread(
+      [](void* given) -> void* {
+        if (join_pool_first(given)) join_pool_when_created(nullptr);
+        return nullptr;
+      },
+      argument.get());
+  if (error != 0) return error;
+  (void)argument.release();
+  std::unique_lock lock(first->lock);
+  first->changed.wait(lock, [&] { return first->error.has_value(); });
+  return *first->error;
 }
 
 int start_bound_threads(const std::shared_ptr<OwnDoor>& door, int count) {
@@ -166,7 +232,8 @@ int start_bound_threads(const std::shared_ptr<OwnDoor>& door, int count) {
   }
   if (error != 0) --made;
   std::unique_lock lock(start->lock);
-  start->changed.wait(lock, [&] { return start->bound >= made; });
+  start->changed.wait(lock, [&] { return start->arrived >= made; });
+  if (error == 0 && start->failed) error = EPIPE;
   start->abandoned = error != 0;
   start->decided = true;
   start->changed.notify_all();
@@ -206,7 +273,11 @@ void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, const Need
     start->door = door;
     if (ask_for_bound_thread(start) != 1) pool.starting_until.store(0, std::memory_order_relaxed);
   } else {
-    Process::here().create_thread.load()(door ? door->lasting_info() : nullptr);
+    door_server_func_t* const create_thread = Process::here().create_thread.load();
+    if (door || create_thread != create_default_thread)
+      create_thread(door ? door->lasting_info() : nullptr);
+    else
+      pool.lacks_thread.store(make_default_thread() != 0, std::memory_order_relaxed);
   }
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);  // whatever the program has done
 }
@@ -242,6 +313,14 @@ void ServingThread::join_pool() {
   }
   joined_ = bound.get();
   pool_->starting_until.store(0, std::memory_order_relaxed);
+  pool_->lacks_thread.store(false, std::memory_order_relaxed);
+}
+
+void ServingThread::leave_pool() noexcept {
+  server_ = nullptr;
+  pool_ = nullptr;
+  joined_ = nullptr;
+  bound = nullptr;
 }
 
 [[gnu::hot]] void ServingThread::serve_one() {
@@ -269,6 +348,13 @@ Deferred* own_deferred(door_deferred_t* call) noexcept {
 // left of the call takes as much stack here as some programs give to a whole thread.
 void ServingThread::end_thread() {
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+  // Who would serve the next client must not go, where there is nobody else and can be nobody.
+  const bool is_last = pool_->lacks_thread.load(std::memory_order_relaxed) &&
+                       pool_->idle_threads() == 0 && make_default_thread() != 0;
+  if (is_last && server_->refuse(EINTR) == 0) {
+    server_->serving = false;
+    ::longjmp(base_, 1);
+  }
   server_->drop();
   ::pthread_exit(nullptr);
 }

@@ -13,8 +13,10 @@ static_assert(kMostDescriptors <= kCallDescriptors);
 
 // What door_server_create() starts with: makes a thread for the shared pool.
 void create_default_thread(door_info_t* info) noexcept;
+// The same, and returns when it is there. Returns 0 or an errno value. Throws std::bad_alloc.
+int start_first_thread();
 // Has `count` threads made for a door of door_xcreate(), and returns when all are bound to it.
-// Returns 0, EINVAL where a thread was declined, EPIPE where none could be made.
+// Returns 0, EINVAL where a thread was declined, EPIPE where one could not be made, or not serve.
 int start_bound_threads(const std::shared_ptr<OwnDoor>& door, int count);
 // For a server that has a call, when nobody else of its pool may be left to serve the next one: the
 // program is asked for one more thread. `door`: the one that a private pool is of, or null.

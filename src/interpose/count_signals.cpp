@@ -3,8 +3,17 @@
 // For libraries whose calls end when a signal was caught: each is counted.
 #include "farcall/wait.hpp"
 #include "interpose/signals.hpp"
+#include "wait/counts_handler.hpp"
 
 namespace farcall::interpose {
+namespace {
+
+[[maybe_unused]] const bool kCounts = [] {
+  counts_handler.store(is_wrapped, std::memory_order_relaxed);
+  return true;
+}();
+
+}  // namespace
 
 bool wraps_handlers(int) noexcept { return true; }
 

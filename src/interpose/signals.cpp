@@ -153,6 +153,14 @@ Plain install(SignalFunction* real, int number, Plain disposition, int flags) no
 }();
 
 }  // namespace
+
+bool is_wrapped(int number) noexcept {
+  SigactionFunction* const real = next<"sigaction", SigactionFunction>();
+  struct sigaction now {};
+  return real != nullptr && real(number, nullptr, &now) == 0 &&
+         unwrapped_disposition(now.sa_handler) != now.sa_handler;
+}
+
 }  // namespace farcall::interpose
 
 using namespace farcall::interpose;  // NOLINT(google-build-using-namespace): what follows is C's
@@ -182,5 +190,13 @@ Plain ssignal(int number, Plain disposition) noexcept __attribute__((alias("sign
 Plain bsd_signal(int number, Plain disposition) noexcept __attribute__((alias("signal")));
 
 }  // extern "C"
+
+#else
+
+namespace farcall::interpose {
+
+bool is_wrapped(int) noexcept { return false; }
+
+}  // namespace farcall::interpose
 
 #endif

@@ -16,4 +16,7 @@ bool wraps_handlers(int flags) noexcept;
 bool before_handler(int number) noexcept;
 bool before_handler(int number, siginfo_t* info, void* context) noexcept;
 
+// Whether what handles that signal now, if anything, is wrapped.
+bool is_wrapped(int number) noexcept;
+
 }  // namespace farcall::interpose

@@ -19,6 +19,7 @@ Buffers checked(const iovec* buffers, int count) {
   std::size_t left = FARCALL_MESSAGE_MAX;
   for (const iovec& buffer : all) {
     if (buffer.iov_len > left) throw SystemError(EMSGSIZE, "buffers");
+    if (buffer.iov_base == nullptr && buffer.iov_len != 0) throw SystemError(EINVAL, "buffers");
     left -= buffer.iov_len;
   }
   return all;

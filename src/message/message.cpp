@@ -71,6 +71,7 @@ void check_length(std::size_t length) {
 
 iovec one(const void* address, std::size_t length) {
   check_length(length);
+  if (address == nullptr && length != 0) throw SystemError(EINVAL, "buffer");
   return {.iov_base = const_cast<void*>(address), .iov_len = length};
 }
 

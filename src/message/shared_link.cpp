@@ -43,7 +43,7 @@ UniqueFd SharedChannel::connect(uid_t user) {
     char name[80];
     std::snprintf(name, sizeof name, "%.*s%016llx/%u", static_cast<int>(kConnectionPrefix.size()),
                   kConnectionPrefix.data(), static_cast<unsigned long long>(random_word()), flags_);
-    return link->endpoint->branch(name);
+    return link->endpoint->branch(name, nullptr, {}, user);
   } catch (...) {
     const std::lock_guard guard(lock_);
     links_.erase(link->number);
@@ -193,6 +193,12 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
       return Packet::Kind::content;
     }
     page_.reset();
+    // Nothing is to come with pulses. What a stranger sends all the same stays in the socket, and
+    // goes with it: this process has no room for it each time.
+    if (!process::is_own(user_) && more_comes_next(socket_.get())) {
+      link.endpoint->count_unsolicited(1, 0);
+      return Packet::Kind::garbage;
+    }
     try {
       Packet came = take_content(socket_.get(), std::as_writable_bytes(std::span(&packet, 1)));
       if (came.kind == Packet::Kind::content && (!came.sender || !came.descriptors.empty()))

@@ -74,8 +74,9 @@ class Pool {
     if (asleep) changed_.notify_one();
     return true;
   }
-  // Whether a user has as much waiting as one may, a quarter of a small table. Of all others
-  // together there may be no more than of eight, so the more there are, the less is each one's.
+  // Whether a user has as much waiting or being closed as one may, a quarter of a small table. Of
+  // all others together there may be no more than of eight, so the more there are, the less is each
+  // one's.
   bool behind(uid_t user) {
     const std::lock_guard guard(lock_);
     const auto his = users_.find(user);
@@ -87,13 +88,13 @@ class Pool {
  private:
   struct User {
     Tasks waiting;
-    std::size_t weight = 0;  // of those: descriptors, or pieces of work
+    std::size_t weight = 0;  // of those, and of descriptors that are being closed
     std::size_t running = 0;
 
     Tasks take() noexcept {
       Tasks taken;
       do {
-        weight -= waiting.front().weight();
+        if (waiting.front().work) weight -= waiting.front().weight();
         taken.splice(taken.end(), waiting, waiting.begin());
       } while (!taken.front().work && !waiting.empty() && !waiting.front().work);
       return taken;
@@ -141,8 +142,11 @@ class Pool {
       last_ = next->first;
       ++user.running;
       ++busy_;
+      std::size_t weight = 0;
       {
         Tasks mine = user.take();
+        for (const Task& task : mine)
+          if (!task.work) weight += task.weight();
         // What this one takes may last.
         if (awake_ == 0 && next_due() != users_.end()) {
           if (idle_ != 0)
@@ -155,6 +159,7 @@ class Pool {
       }
       guard.lock();
       --busy_;
+      user.weight -= weight;
       if (--user.running == 0 && user.waiting.empty()) users_.erase(next);
       // What had to wait for this user's turn is seen by this thread, in the next round.
     }

@@ -37,9 +37,10 @@ void hang_up_later(uid_t user, PrivateFd&& socket) noexcept;
 // Does `work` for `user`; what it throws is dropped. Throws SystemError: EAGAIN, where that user
 // has too much waiting or there is no thread.
 void run_later(uid_t user, std::function<void()> work);
-// Whether more of that user waits to be closed or done than is right: 256 descriptors and pieces of
-// work, or less where many users have some, or the table of descriptors is small. Who is told so
-// takes nothing more from the user until catch_up() calls `work`, when all that waits now is done.
+// Whether more of that user waits to be closed or done than is right: 256 descriptors, those that
+// are being closed among them, and pieces of work, or less where many users have some, or the table
+// of descriptors is small. Who is told so takes nothing more from the user until catch_up() calls
+// `work`, when all that waits now is done.
 bool behind(uid_t user) noexcept;
 // The same, of one whose things are not closed here meanwhile: neither this process's own nor root.
 bool is_flooding(uid_t user) noexcept;

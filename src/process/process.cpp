@@ -16,6 +16,8 @@
 #include <new>
 #include <utility>
 
+#include "wait/counts_handler.hpp"
+
 namespace farcall::process {
 
 constinit detail::WipedInChildren detail::wiped{};
@@ -329,17 +331,18 @@ NoCancel::NoCancel() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE,
 NoCancel::~NoCancel() { ::pthread_setcancelstate(before_, nullptr); }
 bool NoCancel::was_cancellable() const noexcept { return before_ == PTHREAD_CANCEL_ENABLE; }
 
-bool catches_signals() noexcept {
+bool catches_uncounted_signals() noexcept {
   sigset_t blocked;
   ::pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  CountsHandler* const counts = counts_handler.load(std::memory_order_relaxed);
   for (int signal = 1; signal <= SIGRTMAX; ++signal) {
     struct sigaction action {};
     // It fails for signals that are the C library's own.
     if (::sigismember(&blocked, signal) == 1 || ::sigaction(signal, nullptr, &action) != 0)
       continue;
-    if ((action.sa_flags & SA_SIGINFO) != 0 ||
-        (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN))
-      return true;
+    const bool caught = (action.sa_flags & SA_SIGINFO) != 0 ||
+                        (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+    if (caught && (counts == nullptr || !counts(signal))) return true;
   }
   return false;
 }

@@ -137,9 +137,10 @@ class NoCancel {
   int before_ = 0;
 };
 
-// Whether any signal that the calling thread does not block has a handler. If not, a system call
-// that was interrupted was so because the process had been stopped and continued, or traced.
-bool catches_signals() noexcept;
+// Whether any signal that the calling thread does not block has a handler that SignalCount may not
+// know of. If not, and it has counted none, a system call that was interrupted was so because the
+// process had been stopped and continued, or traced, or by a signal of the C library's own.
+bool catches_uncounted_signals() noexcept;
 
 // Credentials that were recorded before count no more.
 void forget_credentials() noexcept;

@@ -2,6 +2,10 @@
 #include "socket/answers.hpp"
 
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
 
 #include "farcall/error.hpp"
 
@@ -36,6 +40,20 @@ std::pair<process::PrivateFd, process::PrivateFd> server_socket_pair() {
   if (::setsockopt(pair.first.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
     throw_errno("SO_PASSCRED");
   return pair;
+}
+
+bool more_comes_next(int packet_socket) noexcept {
+  char byte = 0;
+  iovec piece{.iov_base = &byte, .iov_len = sizeof byte};
+  // What there is no room for is said to be there.
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred))> control{};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  return ::syscall(SYS_recvmsg, packet_socket, &message, MSG_PEEK | MSG_DONTWAIT) >= 0 &&
+         (message.msg_flags & MSG_CTRUNC) != 0;
 }
 
 }  // namespace farcall

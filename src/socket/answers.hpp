@@ -25,5 +25,7 @@ bool made_by_sender(int answers, const Credentials& sender) noexcept;
 std::pair<process::PrivateFd, process::PrivateFd> server_socket_pair();
 // Packet sockets that no child ever has. Throws SystemError.
 std::pair<process::PrivateFd, process::PrivateFd> private_socket_pair();
+// Whether anything comes with the next packet beside who has sent it. Takes nothing.
+bool more_comes_next(int packet_socket) noexcept;
 
 }  // namespace farcall

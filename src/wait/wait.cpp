@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "wait/counts_handler.hpp"
 #include "wait/held_signals.hpp"
 #include "wait/sleeper.hpp"
 
@@ -75,6 +76,8 @@ void futex_wake(std::atomic<std::uint32_t>& word) noexcept {
 
 constinit thread_local std::atomic<unsigned long> SignalCount::caught{0};
 constinit thread_local std::atomic<std::atomic<std::uint32_t>*> detail::sleeps_on{nullptr};
+
+constinit std::atomic<CountsHandler*> counts_handler{nullptr};
 
 void note_signal() noexcept {
   // Not one step, and need not be: whatever comes between leaves another number than before.

@@ -243,6 +243,37 @@ TEST(DoorScarcity, AStrangersStoppedServerKeepsNobodyWaiting) {
   ::kill(server.pid(), SIGCONT);
 }
 
+// Memory for it comes as a descriptor.
+TEST(DoorScarcity, AServerWithoutADescriptorForALongRequestSaysSo) {
+  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
+  struct Full {
+    std::vector<UniqueFd> taken;
+    Answer operator()(char* data, size_t size, door_desc_t*, uint_t) {
+      const std::string_view wish(data, size);
+      if (wish == "free") taken.clear();
+      if (wish == "full") {
+        (void)others_come_to_rest();
+        for (int fd; (fd = ::fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0;) taken.emplace_back(fd);
+      }
+      return std::to_string(size);
+    }
+  };
+  const ScopedServer server([] {
+    const rlimit few{.rlim_cur = 200, .rlim_max = 200};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    static Full full;
+    return make_door(full);
+  });
+  const std::string request(100'000, 'x');
+  ASSERT_EQ(call(server.door(), "full").data, "4");
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(error_of(server.door(), request), EMFILE);
+    EXPECT_EQ(call(server.door(), "x").data, "1");
+  }
+  ASSERT_EQ(call(server.door(), "free").data, "4");
+  EXPECT_EQ(call(server.door(), request).data, "100000");
+}
+
 // All that a client refers to goes at once, and each door is told.
 TEST(DoorScarcity, EachOfManyDoorsThatADeadClientHeldIsTold) {
   constexpr int kDoors = 1'000 / kSlow;

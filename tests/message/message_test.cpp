@@ -367,6 +367,33 @@ TEST(Message, AServerMayAnswerInAnyOrder) {
   }
 }
 
+// What is refused has not been begun: the client waits on, and nothing has been received.
+TEST(Message, BuffersThatAreNowhereAreRefused) {
+  Channel channel;
+  std::thread client([&] { EXPECT_EQ(send(channel.connection, "hello").status, 7); });
+  const Message message = receive(channel.id);
+  const iovec nowhere{.iov_base = nullptr, .iov_len = 1};
+  const std::int64_t id = message.id;
+  const auto refused = [](std::int64_t result) { return result == -1 && errno == EINVAL; };
+  EXPECT_TRUE(refused(farcall_reply(id, 0, nullptr, 1)));
+  EXPECT_TRUE(refused(farcall_replyv(id, 0, &nowhere, 1)));
+  EXPECT_TRUE(refused(farcall_reply_receive(id, 0, nullptr, 1, channel.id, nullptr, 0, nullptr)));
+  EXPECT_TRUE(refused(farcall_reply_receive(id, 0, nullptr, 0, channel.id, nullptr, 1, nullptr)));
+  EXPECT_TRUE(refused(farcall_read(id, 0, nullptr, 1)));
+  EXPECT_TRUE(refused(farcall_readv(id, 0, &nowhere, 1)));
+  EXPECT_TRUE(refused(farcall_write(id, 0, nullptr, 1)));
+  EXPECT_TRUE(refused(farcall_writev(id, 0, &nowhere, 1)));
+  EXPECT_TRUE(refused(farcall_receive(channel.id, nullptr, 1, nullptr)));
+  EXPECT_TRUE(refused(farcall_receivev(channel.id, &nowhere, 1, nullptr)));
+  EXPECT_TRUE(refused(farcall_send(channel.connection, nullptr, 1, nullptr, 0)));
+  EXPECT_TRUE(refused(farcall_send(channel.connection, nullptr, 0, nullptr, 1)));
+  EXPECT_TRUE(refused(farcall_sendv(channel.connection, &nowhere, 1, nullptr, 0)));
+  EXPECT_TRUE(refused(farcall_sendv(channel.connection, nullptr, 0, &nowhere, 1)));
+  EXPECT_TRUE(refused(farcall_send_one_way(channel.connection, nullptr, 1)));
+  EXPECT_EQ(answer(id, 7), 0);
+  client.join();
+}
+
 TEST(Message, TooLongOnesAreRefused) {
   Channel channel;
   char byte = 0;

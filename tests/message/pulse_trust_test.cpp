@@ -2,7 +2,10 @@
 //
 // What those who send pulses may not bring about: a stranger against a server with the usual
 // limits, and a client that must not notice.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "door/lingering.hpp"
 #include "door/stalled_page.hpp"
@@ -82,25 +85,30 @@ TEST_F(MessagePulseTrust, WhoHoldsTheLocksOfItsSocketsHoldsNobodyUp) {
   });
 }
 
-// Sends a pulse with something whose last close takes its time; this process closes it here, or,
-// where it could not be sent, never.
-void send_lingering(int socket) {
-  UniqueFd slow = lingering(20);
+// Sends a pulse with descriptors, as many as a packet can have at most. False: it was not sent.
+constexpr std::size_t kMostInPacket = 253;
+bool send_with(int socket, const std::vector<int>& descriptors) {
   PulsePacket packet = pulse_packet(1);
   iovec piece{.iov_base = &packet, .iov_len = sizeof packet};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostInPacket * sizeof(int))> control{};
+  const std::size_t bytes = descriptors.size() * sizeof(int);
   msghdr message{};
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
   message.msg_control = control.data();
-  message.msg_controllen = control.size();
+  message.msg_controllen = CMSG_SPACE(bytes);
   cmsghdr* const passed = CMSG_FIRSTHDR(&message);
   passed->cmsg_level = SOL_SOCKET;
   passed->cmsg_type = SCM_RIGHTS;
-  passed->cmsg_len = CMSG_LEN(sizeof(int));
-  const int fd = slow.get();
-  std::memcpy(CMSG_DATA(passed), &fd, sizeof fd);
-  if (::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) (void)slow.release();
+  passed->cmsg_len = CMSG_LEN(bytes);
+  std::memcpy(CMSG_DATA(passed), descriptors.data(), bytes);
+  return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+// Something whose last close takes its time; this process closes it here, or, where it could not be
+// sent, never.
+void send_lingering(int socket) {
+  UniqueFd slow = lingering(20);
+  if (!send_with(socket, {slow.get()})) (void)slow.release();
 }
 
 TEST_F(MessagePulseTrust, WhatLingersInAPulseHoldsNobodyUp) {
@@ -113,6 +121,77 @@ TEST_F(MessagePulseTrust, WhatLingersInAPulseHoldsNobodyUp) {
     for (int i = 0; i < 3; ++i) send_lingering(pulses.socket.get());
     (void)mine.release();
   });
+}
+
+// Connects again and again, and sends as many descriptors as there is room for to all that it gets.
+void flood_with_descriptors(const std::string& name, const std::atomic<bool>& enough) {
+  const UniqueFd file(::memfd_create("flood", MFD_CLOEXEC));
+  const std::vector<int> many(kMostInPacket, file.get());
+  while (!enough) {
+    const int connection = farcall_name_open(("0/" + name).c_str());
+    if (connection < 0) continue;
+    try {
+      RawPulses pulses(farcall_connection_descriptor(connection));
+      while (send_with(farcall_connection_descriptor(connection), many)) {
+      }
+      if (pulses.welcome())
+        while (send_with(pulses.socket.get(), many)) {
+        }
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it has been turned away
+    }
+    farcall_disconnect(connection);
+  }
+}
+
+TEST(MessagePulseFlood, OfDescriptorsLeavesTheServerRoomForOthers) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  give_up_after(60s);
+  const std::string name = unique_name("pulse-flood");
+  struct State {
+    Event up;
+    std::atomic<bool> enough{false};
+  };
+  const Shared<State> state;
+  Child server([&] {
+    const rlimit few{.rlim_cur = 1024, .rlim_max = 1024};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    const int channel = farcall_name_attach(name.c_str(), 0, 0666);
+    ASSERT_GT(channel, 0) << std::strerror(errno);
+    Echo echo(channel, 2);
+    state->up.happens();
+    int without = 0;
+    while (!state->enough) {
+      if (!UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC))) ++without;
+      std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_EQ(without, 0) << "so often the table was full";
+    farcall_channel_destroy(channel);
+  });
+  ASSERT_TRUE(state->up.wait());
+  const auto flood = [&] {
+    ::signal(SIGPIPE, SIG_IGN);
+    ASSERT_TRUE(become(kNobody));
+    flood_with_descriptors(name, state->enough);
+  };
+  Child one(flood);
+  Child other(flood);
+  in_child([&] {
+    for (int i = 0; i < 300; ++i) {
+      const int connection = farcall_name_open(name.c_str());
+      ASSERT_GT(connection, 0) << std::strerror(errno);
+      EXPECT_EQ(farcall_pulse(connection, 0, i, 0), 0) << std::strerror(errno);
+      const Reply reply = send(connection, "x");
+      EXPECT_EQ(reply.text, "x") << std::strerror(reply.error);
+      farcall_disconnect(connection);
+      std::this_thread::sleep_for(5ms);
+    }
+  });
+  state->enough = true;
+  EXPECT_EQ(one.join(), 0);
+  EXPECT_EQ(other.join(), 0);
+  EXPECT_EQ(server.join(), 0);
 }
 
 // Another kind of socket, or none, could make the client wait.

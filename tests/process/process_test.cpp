@@ -113,15 +113,15 @@ TEST(Signals, CountAsCaughtWhereTheyHaveAHandlerAndAreNotBlocked) {
   action.sa_handler = [](int) {};
   struct sigaction old {};
   ASSERT_EQ(::sigaction(SIGUSR1, &action, &old), 0);
-  EXPECT_FALSE(process::catches_signals());
+  EXPECT_FALSE(process::catches_uncounted_signals());
   sigset_t only;
   ::sigemptyset(&only);
   ::sigaddset(&only, SIGUSR1);
   ::pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
-  EXPECT_TRUE(process::catches_signals());
+  EXPECT_TRUE(process::catches_uncounted_signals());
   action.sa_handler = SIG_IGN;
   ASSERT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
-  EXPECT_FALSE(process::catches_signals());
+  EXPECT_FALSE(process::catches_uncounted_signals());
   ASSERT_EQ(::sigaction(SIGUSR1, &old, nullptr), 0);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

@@ -6,6 +6,8 @@
 #include <thrift/protocol/TJSONProtocol.h>
 #include <thrift/transport/TBufferTransports.h>
 
+#include <fstream>
+#include <string>
 #include <vector>
 
 namespace farcall::thrift::test {
@@ -111,6 +113,42 @@ TEST_P(EveryServer, StopsWhileAClientIsThere) {
     ADD_FAILURE() << "served by nobody";
   } catch (const TTransportException& error) {
     EXPECT_EQ(error.getType(), TTransportException::END_OF_FILE) << error.what();
+  }
+}
+
+// What this process has in memory that is no file's, in bytes.
+std::size_t private_memory() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word)
+    if (word == "RssAnon:") break;
+  std::size_t kilobytes = 0;
+  status >> kilobytes;
+  return kilobytes << 10;
+}
+
+// Where Thrift says when a message has been read, and where it does not.
+TEST(ThriftServer, ALongMessageLeavesNoMemoryToItsConnection) {
+  if (kSlow > 1) GTEST_SKIP() << "sanitizers keep what is freed";
+  constexpr std::size_t kLong = std::size_t{48} << 20;  // the C library keeps less, too
+  const std::shared_ptr<TTransportFactory> bare = std::make_shared<TTransportFactory>();
+  const std::shared_ptr<TTransportFactory> buffered = std::make_shared<TBufferedTransportFactory>();
+  for (const auto& factory : {bare, buffered}) {
+    const Server<> server(Kind::threaded,
+                          std::make_shared<rpc::pingProcessor>(std::make_shared<Ping>()), factory);
+    Caller<rpc::pingClient> caller(server.name);
+    const auto exchange = [&](std::size_t size) {
+      rpc::test_struct reply;
+      caller->ping(reply, sample(size));
+      return reply.values.a_string.size();
+    };
+    EXPECT_EQ(exchange(10), 10U);
+    const std::size_t before = private_memory();
+    EXPECT_EQ(exchange(kLong), kLong);
+    // Four buffers may keep 4 MiB each.
+    EXPECT_TRUE(eventually([&] { return private_memory() < before + kLong / 2; }))
+        << (private_memory() - before) / 1024 << " KiB more";
+    EXPECT_EQ(exchange(10), 10U);
   }
 }
 

@@ -142,6 +142,7 @@ void TFarcallTransport::close() {
   far_ = nullptr;
   forget_written();
   received(0);
+  give_room_back();
 }
 
 bool TFarcallTransport::peek() {
@@ -187,6 +188,7 @@ void TFarcallTransport::flush() {
   if (!isOpen()) throw TTransportException(TTransportException::NOT_OPEN, name_);
   const auto message = written();
   if (message.empty()) return;
+  give_room_back();
   try {
     // One-way calls are answered before they are served there, too.
     if (far_) {

@@ -103,6 +103,7 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
   bool fill() override {
     // The last one was served, and nobody wrote an answer: it was one-way after all.
     if (message_) answer({}, kWhole);
+    give_room_back();
     while (open_) {
       farcall_info info{};
       const std::int64_t id = again_after_signals(Within(timeout_), [&] {

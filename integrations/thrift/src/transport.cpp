@@ -50,6 +50,18 @@ void MessageTransport::make_room(std::size_t bytes) {
   in_.resize(std::max(bytes, std::min<std::size_t>(in_.size() * 2, FARCALL_MESSAGE_MAX)));
 }
 
+void MessageTransport::give_room_back() noexcept {
+  if (in_.size() <= kKeep || rBase_ != rBound_) return;
+  in_.resize(kKeep);
+  in_.shrink_to_fit();
+  setReadBuffer(in_.data(), 0);
+}
+
+std::uint32_t MessageTransport::readEnd() {
+  give_room_back();
+  return 0;
+}
+
 void MessageTransport::writeSlow(const std::uint8_t* buffer, std::uint32_t length) {
   const std::size_t used = written().size();
   const std::size_t needed = used + length;

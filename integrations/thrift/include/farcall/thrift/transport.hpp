@@ -20,7 +20,8 @@
 // Over a name that a bridge has imported (farcall-bridge(1)) all is the same, but that each call
 // may find another server of that name, and is at most 64 MiB long.
 //
-// Like others, these transports are used by one thread at a time. Errors are TTransportException:
+// Like others, these transports are used by one thread at a time, and an open one by a parent or by
+// its forked child. Errors are TTransportException:
 //   NOT_OPEN     no server has that name; not opened; closed
 //   END_OF_FILE  the other side has closed or died
 //   TIMED_OUT    the timeout has passed; the connection is of no use any more
@@ -52,6 +53,9 @@ class MessageTransport
  public:
   explicit MessageTransport(std::shared_ptr<apache::thrift::TConfiguration> config);
 
+  // A message has been read: the memory of a long one is not kept.
+  std::uint32_t readEnd() override;
+
  protected:
   std::uint32_t readSlow(std::uint8_t* buffer, std::uint32_t length) override;
   void writeSlow(const std::uint8_t* buffer, std::uint32_t length) override;
@@ -67,6 +71,8 @@ class MessageTransport
     return std::as_writable_bytes(std::span(in_));
   }
   void make_room(std::size_t bytes);
+  // Lets go what is more than a connection keeps, once all of a message has been read.
+  void give_room_back() noexcept;
 
  private:
   std::vector<std::uint8_t> out_;
