@@ -160,8 +160,12 @@ TEST(DoorCall, RefusesDataWithAHole) {
       EXPECT_EQ(::mmap(nothing, Pages::kPage, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
                 nothing);
-      EXPECT_EQ(error_of_request(door, {.data = pages.begin(), .size = 40 * Pages::kPage}), EFAULT)
-          << hole << ", where something is mapped";
+      // Of long requests the library alone looks only whether there is something.
+      if (over_module() || hole <= 16) {
+        EXPECT_EQ(error_of_request(door, {.data = pages.begin(), .size = 40 * Pages::kPage}),
+                  EFAULT)
+            << hole << ", where something is mapped";
+      }
       EXPECT_EQ(error_of(door, "the server is well"), 0);
     });
   }
