@@ -106,7 +106,7 @@ constexpr Kind kKinds[] = {
 
 // Around what travels in another way, or is read in one go or two.
 constexpr std::size_t kSizes[] = {4096,   5000,    16'384,    16'385,
-                                  20'480, 100'000, 1'048'577, 5'000'000};
+                                  20'480, 100'000, 1'048'577, 3'000'000};
 
 void expect_echo_from_and_to(int door, const Kind& kind, std::size_t size) {
   const Memory request = kind.make(size);
@@ -119,8 +119,9 @@ void expect_echo_from_and_to(int door, const Kind& kind, std::size_t size) {
   ASSERT_EQ(ERROR_OF(::door_call(door, &arguments)), 0) << std::strerror(errno);
   ASSERT_EQ(arguments.data_ptr, room.begin());
   ASSERT_EQ(arguments.data_size, size);
-  for (std::size_t i = 0; i < size; ++i)
-    ASSERT_EQ(room.begin()[i], kind.filled ? letter(i) : '\0') << "byte " << i;
+  const Memory expected(size);
+  if (kind.filled) expected.fill();
+  ASSERT_EQ(std::memcmp(room.begin(), expected.begin(), size), 0);
 }
 
 TEST(DoorMemory, RequestsAndResultsAreRightWhereverTheirPagesAre) {
