@@ -8,6 +8,9 @@
 
 #include "region.h"
 
+/* What a memory cgroup may keep for the processor that it was given back on, where no other gets at it. */
+#define SET_ASIDE (64 * PAGE_SIZE)
+
 int stplr_buffers_room(struct stplr_buffers *buffers, u32 count)
 {
 	stplr_buffers_one(buffers, 0, 0);
@@ -124,4 +127,25 @@ int stplr_bring(u64 base, size_t length, bool write)
 			      fault_in_readable(u64_to_user_ptr(base), length);
 
 	return length && left == length ? -EFAULT : 0;
+}
+
+int stplr_make_room(size_t bytes)
+{
+	const size_t wanted = bytes + SET_ASIDE;
+	struct page *page, *next;
+	LIST_HEAD(pages);
+	size_t taken;
+
+	for (taken = 0; taken < wanted; taken += PAGE_SIZE) {
+		page = alloc_page(GFP_HIGHUSER | __GFP_ACCOUNT | __GFP_NORETRY | __GFP_NOWARN);
+		if (!page)
+			break;
+		list_add(&page->lru, &pages);
+		cond_resched();
+	}
+	list_for_each_entry_safe(page, next, &pages, lru) {
+		list_del(&page->lru);
+		__free_page(page);
+	}
+	return taken < bytes ? -ENOMEM : 0;
 }

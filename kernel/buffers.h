@@ -157,6 +157,15 @@ int stplr_buffers_copy_out(const struct stplr_buffers *to, size_t offset, const 
  */
 int stplr_bring(u64 base, size_t length, bool write);
 
+/**
+ * stplr_make_room() - have the kernel make room in the memory cgroup of the caller
+ * @bytes: how much
+ *
+ * Takes that, for which others may have to give up what they can do without, and gives it back.
+ * Return: 0, or -ENOMEM where there is none; nobody is killed for that.
+ */
+int stplr_make_room(size_t bytes);
+
 /* False: the program's memory faults. */
 static __always_inline bool stplr_copy_in(u8 *to, u64 from, size_t length)
 {

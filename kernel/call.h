@@ -59,11 +59,12 @@ enum stplr_call_state {
 	STPLR_CALL_DONE,
 };
 
-/* Pages of a sender that somebody who is busy with its call waits for. */
+/* Pages of a sender, or room for some, that somebody who is busy with its call waits for. */
 struct stplr_ask {
 	u64 base;
 	size_t length;
 	bool write;
+	bool room; /* for so many bytes, and the others do not matter */
 	int outcome; /* once the sender has looked after it */
 	struct stplr_waiter waiter;
 };
@@ -251,9 +252,9 @@ int stplr_call_touch(struct stplr_call *call);
 void stplr_call_untouch(struct stplr_call *call);
 
 /**
- * stplr_call_ask() - have the sender bring pages
+ * stplr_call_ask() - have the sender bring pages, or make room for them
  * @call: a call that the caller is busy with and does not touch
- * @ask: which pages; the caller's, and free to go when this returns
+ * @ask: which; the caller's, and free to go when this returns
  * @deadline: how long to wait
  *
  * Return: 0 if it has, -EFAULT if it could not, -ETIMEDOUT, -EINTR (the caller is being killed),

@@ -66,6 +66,7 @@ static const struct stplr_port_ops channel_ops = {
 	.drop_pulse = stplr_pulse_free,
 	.passes = stplr_interruption_passes,
 	.bring = stplr_bring,
+	.make_room = stplr_make_room,
 	.sent = stplr_inherit_sent,
 };
 

@@ -17,7 +17,7 @@ enum stplr_counter {
 	STPLR_COUNT_PEER_GONE, /* waits of senders whose server went away */
 	STPLR_COUNT_REFAULTS, /* messages sent again because pages were not at hand */
 	STPLR_COUNT_PIN_BATCHES, /* times that pages of a peer were pinned for one copy */
-	STPLR_COUNT_ASKS, /* times that a peer was asked for pages that were not there */
+	STPLR_COUNT_ASKS, /* times that a peer was asked for pages that were not there, or for room */
 	STPLR_COUNT_OVER_LIMIT, /* charges that were refused */
 	STPLR_COUNT_RAISES, /* threads raised to a client's priority */
 	STPLR_COUNTERS,

@@ -104,7 +104,13 @@ static void *allocate_for_client(struct stplr_message *message, size_t bytes)
 	/* If it is the machine that is short of memory, there is some afterwards. */
 	room = kmalloc(bytes, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
 	kfree(room);
-	return room ? allocate_charged(message, bytes) : NULL;
+	if (!room)
+		return NULL;
+	memory = allocate_charged(message, bytes);
+	/* Then it is the group, and it may be full of what it can do without. */
+	if (!memory && !stplr_message_make_room(message, bytes))
+		memory = allocate_charged(message, bytes);
+	return memory;
 }
 
 /* Up to STPLR_BOUNCE bytes. */

@@ -4,7 +4,8 @@
  *
  * All of it is charged to the client's user, and to the memory cgroup of the client's process: no
  * server pays for what its clients let lie. A client at its limit is not made room for by its server,
- * which would reclaim, or kill, on its behalf: its call fails.
+ * which would reclaim, or kill, on its behalf. It is asked to do so itself, for a moment; then its call
+ * fails.
  *
  * Called with message->lock held, but for collect, which the client calls once nobody is busy.
  */

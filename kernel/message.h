@@ -262,6 +262,16 @@ long stplr_message_write_run(struct stplr_message *message, size_t offset,
 			     const struct stplr_buffers *mine, int *peer_error);
 
 /**
+ * stplr_message_make_room() - have the client make room for what is to be charged to its memory cgroup
+ * @message: the message
+ * @bytes: how many; of more than 1 MiB, that much
+ *
+ * By the client, in its own time: nobody else reclaims memory there. It is not asked for longer than a moment.
+ * Return: 0 if it has, be it that others have taken that room; an error.
+ */
+int stplr_message_make_room(struct stplr_message *message, size_t bytes);
+
+/**
  * stplr_message_discard() - forget what was left; by a replier that failed and will try again
  * @message: the message
  */

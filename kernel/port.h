@@ -64,6 +64,8 @@ struct stplr_port_ops {
 	 * first can be had.
 	 */
 	int (*bring)(u64 base, size_t length, bool write);
+	/* Likewise: has the kernel make room for so many bytes where they count for the sender. 0, or an error. */
+	int (*make_room)(size_t bytes);
 	/*
 	 * Optional. Called without locks by the sender, before it sleeps: receiver was given the
 	 * call and is not woken yet, or it is NULL and the call was queued.

@@ -79,7 +79,8 @@ static void serve_ask_locked(struct stplr_call *call, struct stplr_waker *waker)
 	int err;
 
 	spin_unlock(&port->lock);
-	err = port->ops->bring(copy.base, copy.length, copy.write);
+	err = copy.room ? port->ops->make_room(copy.length) :
+			  port->ops->bring(copy.base, copy.length, copy.write);
 	spin_lock(&port->lock);
 	/* Who asked may have lost patience, and another may ask now: it looks for itself, too. */
 	if (call->ask == ask)

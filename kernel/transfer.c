@@ -47,9 +47,8 @@ static bool lock_map(struct stplr_message *message)
  * For a moment, too. 0, -EFAULT, -ESRCH, or that they did not come in time: then nobody asks any client
  * of that user for a while, for there may be many whose clients do not answer.
  */
-static int ask(struct stplr_message *message, u64 base, size_t length, bool write)
+static int ask(struct stplr_message *message, struct stplr_ask *ask)
 {
-	struct stplr_ask ask = { .base = base, .length = min(length, ASK_MAX), .write = write };
 	s64 patience = READ_ONCE(message->patience_ns);
 	ktime_t start = ktime_get();
 	int err;
@@ -57,12 +56,26 @@ static int ask(struct stplr_message *message, u64 base, size_t length, bool writ
 	if (patience <= 0 || start < READ_ONCE(message->user->unanswered))
 		return -ETIMEDOUT;
 	stplr_count(STPLR_COUNT_ASKS);
-	err = stplr_call_ask(&message->call, &ask, ktime_add_ns(start, patience));
+	err = stplr_call_ask(&message->call, ask, ktime_add_ns(start, patience));
 	patience -= max_t(s64, ktime_to_ns(ktime_sub(ktime_get(), start)), ASK_NS);
 	WRITE_ONCE(message->patience_ns, patience);
 	if (err == -ETIMEDOUT)
 		WRITE_ONCE(message->user->unanswered, ktime_add_ns(ktime_get(), UNANSWERED_NS));
 	return err;
+}
+
+static int ask_for_pages(struct stplr_message *message, u64 base, size_t length, bool write)
+{
+	struct stplr_ask pages = { .base = base, .length = min(length, ASK_MAX), .write = write };
+
+	return ask(message, &pages);
+}
+
+int stplr_message_make_room(struct stplr_message *message, size_t bytes)
+{
+	struct stplr_ask room = { .length = min(bytes, ASK_MAX), .room = true };
+
+	return ask(message, &room);
 }
 
 /* 0, -ESRCH, or, where the sender is not waiting just now, STPLR_REFAULT. */
@@ -176,7 +189,7 @@ static size_t copy_remote(struct stplr_message *message, struct stplr_region *re
 	while (done < length) {
 		err = grab(message, region, remote + done, length - done, write, &span);
 		if (err == -EAGAIN) {
-			err = ask(message, remote + done, length - done, write);
+			err = ask_for_pages(message, remote + done, length - done, write);
 			if (!err)
 				continue;
 			if (err != -EFAULT && err != -ESRCH)

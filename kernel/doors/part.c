@@ -68,8 +68,8 @@ void stplr_door_part_put(struct stplr_message *message)
 }
 
 /*
- * In the memory cgroup of the client, which may be at its limit: nothing is reclaimed there. So the bytes are
- * the kernel's: pages of the server's that had to come would be charged there, too.
+ * In the memory cgroup of the client, which may be at its limit: nothing is reclaimed there, but by the client.
+ * So the bytes are the kernel's: pages of the server's that had to come would be charged there, too.
  */
 static ssize_t write_some(struct stplr_message *message, struct file *file, const void *bytes,
 			  size_t count, loff_t *at)
@@ -83,11 +83,14 @@ static ssize_t write_some(struct stplr_message *message, struct file *file, cons
 	return written;
 }
 
-/* If it is the machine that is short of memory, there is some afterwards. */
-static bool make_room(void)
+/* If it is the machine that is short of memory, there is some afterwards; and then if it is the client's group. */
+static bool make_room(struct stplr_message *message, size_t wanted, int attempt)
 {
-	void *room = kmalloc(ROOM, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
+	void *room;
 
+	if (attempt)
+		return attempt == 1 && !stplr_message_make_room(message, wanted);
+	room = kmalloc(ROOM, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
 	kfree(room);
 	return room;
 }
@@ -96,7 +99,7 @@ static bool make_room(void)
 static int fill_by(struct stplr_message *message, struct file *file, u64 from, size_t size,
 		   u8 *buffer, int *peer_error)
 {
-	bool again = false;
+	int attempt = 0;
 	loff_t at = 0;
 
 	while (at < size) {
@@ -109,11 +112,11 @@ static int fill_by(struct stplr_message *message, struct file *file, u64 from, s
 		if (copy_from_user(buffer, u64_to_user_ptr(from + at), bytes))
 			return -EFAULT;
 		written = write_some(message, file, buffer, bytes, &at);
-		if (written == -ENOMEM && !again && make_room()) {
-			again = true;
+		if (written == -ENOMEM && make_room(message, size - at, attempt)) {
+			attempt++;
 			continue;
 		}
-		again = false;
+		attempt = 0;
 		if (written > 0)
 			continue;
 		if (written == -EINTR)
@@ -161,6 +164,8 @@ int stplr_result_make(struct stplr_message *message, u64 from, size_t size, int 
 		uncharge(message, PAGE_ALIGN(size));
 		return 0;
 	}
+	WRITE_ONCE(message->patience_ns, READ_ONCE(message->patience_ns) +
+		   (s64)(size / (STPLR_BATCH * PAGE_SIZE) * STPLR_PATIENCE_OF_BATCH_NS));
 	mapping_set_gfp_mask(file->f_mapping, (GFP_HIGHUSER & ~__GFP_DIRECT_RECLAIM) | __GFP_NOWARN);
 	err = fill(message, file, from, size, peer_error);
 	if (err || *peer_error) {

@@ -67,6 +67,7 @@ static const struct stplr_port_ops pool_ops = {
 	.drop_pulse = drop_notice,
 	.passes = stplr_interruption_passes,
 	.bring = stplr_bring,
+	.make_room = stplr_make_room,
 	.sent = look_after_door,
 };
 

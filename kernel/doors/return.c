@@ -85,6 +85,11 @@ static int write_answer(struct serving *serving, struct answer *answer)
 	}
 	answer->call = call;
 	message = stplr_message_of(call);
+	if (arguments->flags & STPLR_RETURN_AGAIN) {
+		answer->outcome = STPLR_REFAULT;
+		stplr_pool_deferred_end(deferred);
+		return 0;
+	}
 	if (arguments->flags & STPLR_RETURN_REFUSE) {
 		message->of_door.refusal = arguments->refusal ? -(int)arguments->refusal : -E2BIG;
 		stplr_pool_deferred_end(deferred);
@@ -277,9 +282,11 @@ static void give(struct answer *answer)
 
 static int check(const struct stplr_door_return *arguments)
 {
-	const u32 known = STPLR_RETURN_ONLY | STPLR_RETURN_REFUSE | STPLR_RETURN_DEFER;
+	const u32 known = STPLR_RETURN_ONLY | STPLR_RETURN_REFUSE | STPLR_RETURN_DEFER |
+			  STPLR_RETURN_AGAIN;
+	const u32 ends = STPLR_RETURN_REFUSE | STPLR_RETURN_AGAIN;
 
-	if (arguments->flags & ~known)
+	if (arguments->flags & ~known || (arguments->flags & ends) == ends)
 		return -EINVAL;
 	if (arguments->flags & STPLR_RETURN_DEFER &&
 	    arguments->flags != (STPLR_RETURN_DEFER | STPLR_RETURN_ONLY))

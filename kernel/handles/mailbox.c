@@ -45,6 +45,7 @@ static const struct stplr_port_ops mailbox_ops = {
 	.drop_pulse = no_pulse,
 	.passes = stplr_interruption_passes,
 	.bring = stplr_bring,
+	.make_room = stplr_make_room,
 };
 
 static void describe(struct seq_file *file, struct stplr_shown *shown)

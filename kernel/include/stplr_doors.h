@@ -77,6 +77,7 @@ struct stplr_door_call {
 #define STPLR_RETURN_ONLY 1u /* answer, and do not wait */
 #define STPLR_RETURN_REFUSE 2u /* the call fails, with refusal, and where that is 0 with E2BIG */
 #define STPLR_RETURN_DEFER 4u /* no answer: any thread may give it later; with STPLR_RETURN_ONLY */
+#define STPLR_RETURN_AGAIN 8u /* no answer: the client brings its data and sends it once more */
 
 /* What there is to know of a call beside. */
 #define STPLR_NOTE_UNREF 1u /* no call: a single descriptor of the door is left */
@@ -249,6 +250,9 @@ struct stplr_door_path {
 #define STPLR_DOORFS_MAGIC 0x446f6f72
 #define STPLR_DOORFS_MINOR 0xd00
 
-/* STPLR_READ on a pool, by the thread that has the call: what it had no room for. */
+/*
+ * STPLR_READ on a pool, by the thread that has the call: what it had no room for. EAGAIN: the client's memory
+ * is not at hand, perhaps for long; STPLR_RETURN_AGAIN is for that. EFAULT; ESRCH: it has no such call.
+ */
 
 #endif /* STPLR_DOORS_H */

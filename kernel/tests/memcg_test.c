@@ -302,6 +302,104 @@ static void the_client_pays_for_small_writes(void)
 	waitpid(client, NULL, 0);
 }
 
+/*
+ * Memory up to the limit, nearly all of which the kernel may take back, as it may what a container has read
+ * of files.
+ */
+static void fill_group(void)
+{
+	enum { LIMIT = 24 << 20, LEFT = 128 << 10, STEP = 64 << 10, MORE = 1 << 20 };
+	char *memory = mmap(NULL, LIMIT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	size_t used = 0;
+
+	CHECK(memory != MAP_FAILED);
+	write_to(GROUPS "/client/memory.max", "25165824");
+	while (value(GROUPS "/client/memory.current", NULL) < LIMIT - LEFT) {
+		memset(memory + used, 'u', STEP);
+		used += STEP;
+	}
+	OK(madvise(memory, used, MADV_FREE));
+	memory = mmap(NULL, MORE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(memory != MAP_FAILED);
+	memset(memory, 'u', MORE);
+}
+
+/*
+ * It is asked for room, and not waited for longer than a moment: then its call fails, but there is room for
+ * the next.
+ */
+static void a_group_that_can_give_up_memory_has_room_for_replies(void)
+{
+	enum { SIZE = 2 << 20 };
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	char *mine = malloc(SIZE);
+	int answers = 0;
+
+	need_groups();
+	memset(mine, 'm', SIZE);
+	pid_t client = CLIENT(channel, connection, {
+		char *room;
+		long got;
+
+		join_group("client");
+		room = memory_of_a_file(SIZE);
+		fill_group();
+		do
+			got = stplr_send(connection, "x", 1, room, SIZE, NULL);
+		while (got == -ENOMEM);
+		IS(SIZE, got);
+		CHECK(room[0] == 'm' && room[SIZE - 1] == 'm');
+		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	while (received.length) {
+		answers++;
+		CHECK(stplr_reply(channel, received.id, 0, mine, SIZE) >= 0);
+		IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	}
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(client);
+	printf("# answered %d times\n", answers);
+	IS(0, value(GROUPS "/client/memory.events", "oom_kill "));
+}
+
+static void *answer_at_length_for_ever(void *pool)
+{
+	struct serving serving = { .pool = (int)(intptr_t)pool };
+	char *mine = malloc(RESULT);
+	long err;
+
+	memset(mine, 'm', RESULT);
+	err = serve(&serving);
+	while (!err)
+		err = answer(&serving, mine, RESULT);
+	return NULL;
+}
+
+static void a_group_that_can_give_up_memory_has_room_for_results(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+
+	need_groups();
+	pid_t client = CALLER(pool, {
+		long got;
+
+		join_group("client");
+		fill_group();
+		do
+			got = call_door(door, NULL, 0, NULL, 0);
+		while (got == -EOVERFLOW);
+		IS(RESULT, got);
+		CHECK(((char *)(uintptr_t)called.mapped)[RESULT - 1] == 'm');
+	});
+
+	start_serving(answer_at_length_for_ever, pool);
+	join(client);
+	IS(0, value(GROUPS "/client/memory.events", "oom_kill "));
+}
+
 static void put_back(void)
 {
 	for (int i = 0; i < 500 && rmdir(GROUPS "/client") && errno == EBUSY; i++)
@@ -320,6 +418,10 @@ static const struct test tests[] = {
 	{ "pages are charged to whose they are", pages_are_brought_by_whom_they_are_charged_to },
 	{ "a door's result without room is charged to the client's group",
 	  a_result_without_room_is_the_clients },
+	{ "a group that can give up memory has room for replies",
+	  a_group_that_can_give_up_memory_has_room_for_replies },
+	{ "a group that can give up memory has room for results",
+	  a_group_that_can_give_up_memory_has_room_for_results },
 	{ "what a result is made of is the server's", what_a_result_is_made_of_is_the_servers },
 	{ "the client pays for small writes", the_client_pays_for_small_writes },
 	{ "a client whose group has no memory for its result fails alone",

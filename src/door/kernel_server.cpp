@@ -125,6 +125,16 @@ int give_error(int pool, ::stplr_door_return& arguments, std::uint64_t call, int
   return failed;
 }
 
+// Has the client send a call again, with its memory at hand. An older kernel cannot, and has the
+// program do so.
+void give_back(int pool, ::stplr_door_return& arguments, std::uint64_t call) noexcept {
+  arguments.id = call;
+  arguments.size = 0;
+  arguments.count = 0;
+  if (give_only(pool, arguments, STPLR_RETURN_AGAIN) == EINVAL)
+    give_error(pool, arguments, call, EAGAIN);
+}
+
 }  // namespace
 
 KernelServer::KernelServer(std::shared_ptr<KernelPool> pool)
@@ -206,7 +216,10 @@ bool KernelServer::receive(Dispatch& call, bool cancellable) {
       descriptors.emplace_back(one.fd);
   }
   if (const int error = is_long ? fetch_long() : 0; error != 0) {
-    give_error(pool_->fd(), arguments_, call_, error);
+    if (error == EAGAIN)
+      give_back(pool_->fd(), arguments_, call_);
+    else
+      give_error(pool_->fd(), arguments_, call_, error);
     return false;
   }
   begin(call_);
@@ -230,7 +243,9 @@ bool KernelServer::receive(Dispatch& call, bool cancellable) {
 }
 
 // Has all of a request in memory of its own. Returns 0, or an errno: E2BIG where it is more than
-// this process takes.
+// this process takes, EFAULT where it cannot be read, EAGAIN where it cannot be read now: the
+// client has not touched it yet, is changing its memory, or has been stopped. Nobody waits for that
+// here.
 int KernelServer::fetch_long() {
   const std::uint64_t size = arguments_.length;
   if (size > call::limits_of_process().request_bytes) return E2BIG;
@@ -247,19 +262,10 @@ int KernelServer::fetch_long() {
                       .buffer = {.address = address(large_.data() + kRoom),
                                  .length = static_cast<std::uint32_t>(size - kRoom),
                                  .count = 0}};
-  // Of a client that is changing its memory nothing can be read at the moment, and the kernel does
-  // not wait for it.
-  constexpr int kAttempts = 30;
-  constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 300'000};
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const long got = ::ioctl(pool_->fd(), STPLR_READ, &rest);
-    if (got >= 0) return got == static_cast<long>(size - kRoom) ? 0 : E2BIG;
-    if (errno == EAGAIN)
-      ::nanosleep(&kPause, nullptr);
-    else if (errno != EINTR)
-      return E2BIG;
-  }
-  return EAGAIN;
+  const long got = ::ioctl(pool_->fd(), STPLR_READ, &rest);
+  if (got == static_cast<long>(size - kRoom)) return 0;
+  if (got >= 0) return EFAULT;
+  return errno == EINTR ? EAGAIN : errno;
 }
 
 int KernelServer::refuse(int error) noexcept {
