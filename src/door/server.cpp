@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -210,8 +211,11 @@ int start_first_thread() {
   if (error != 0) return error;
   (void)argument.release();
   std::unique_lock lock(first->lock);
-  first->changed.wait(lock, [&] { return first->error.has_value(); });
-  return *first->error;
+  // One that needs what the caller holds, such as the lock of the dynamic linker in a library's
+  // constructor, comes later.
+  constexpr std::chrono::seconds kPatience{1};
+  first->changed.wait_for(lock, kPatience, [&] { return first->error.has_value(); });
+  return first->error.value_or(0);
 }
 
 int start_bound_threads(const std::shared_ptr<OwnDoor>& door, int count) {
