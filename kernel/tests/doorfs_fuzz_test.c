@@ -361,6 +361,8 @@ static void crowd_of(worker *serves, worker *calls)
 	int fd = open("/dev/null", O_RDWR);
 
 	CHECK(!mkdir(FOLDER_OF_NAMES, 0777) || errno == EEXIST);
+	/* Of its own: names that are mounted on others, and then read-only, make the whole file system so. */
+	OK(mount("names", FOLDER_OF_NAMES, "tmpfs", 0, NULL));
 	OK(chmod(FOLDER_OF_NAMES, 0777));
 	OK(chmod("/dev/door", 0666));
 	/* What is shared and bound to itself has twice as many each time. */
@@ -370,6 +372,7 @@ static void crowd_of(worker *serves, worker *calls)
 	a_crowd(serves, fd, calls, dup(fd));
 	printf("# %u mounts, %u attachments, %u calls\n", seen->mounts, seen->attachments, seen->calls);
 	IS(0, seen->wrong);
+	OK(access("/tmp", W_OK));
 }
 
 static void server_short_of_memory(int fd)
@@ -407,6 +410,8 @@ static void put_back(void)
 			;
 		unlink(name);
 	}
+	while (!umount2(FOLDER_OF_NAMES, MNT_DETACH))
+		;
 	rmdir(FOLDER_OF_NAMES);
 	chmod("/dev/door", 0600);
 	write_setting(MOUNT_MAX, "100000");
