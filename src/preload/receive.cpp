@@ -13,76 +13,13 @@
 #include "preload/packet.hpp"
 #include "preload/packet_receive.hpp"
 #include "preload/real.hpp"
+#include "preload/receive_kernel.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
 #include "preload/upgrade.hpp"
 
 namespace farcall::preload {
 namespace {
-
-// A call of the program has brought so many bytes from the kernel. How many of them are its own;
-// none: look again. Holds the receiver's lock.
-std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, std::size_t count,
-                             std::size_t raw) noexcept {
-  std::size_t useful = raw;
-  if (side.in().control != nullptr &&
-      side.in().control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
-    useful = without_doorbell(side.receiver, side.in(), parts, count, raw);
-  const bool takes = (call.flags & MSG_PEEK) == 0;
-  side.receiver.leave_kernel(side.in(), takes ? raw : 0);
-  if (useful == raw) return raw;
-  answer_leaving_peer(side, call.fd);
-  std::byte bell;
-  if (useful == 0 && !takes &&
-      kernel(SYS_recvfrom, call.fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
-    side.receiver.taken_from_kernel(side.in(), 1);
-  // The call was full: one more byte, in the doorbell's place.
-  Span rest(parts, count);
-  iovec last;
-  if (takes && call.with == nullptr && rest.left() == raw &&
-      (rest.skip(useful), rest.parts(&last, 1, 1)) == 1 &&
-      kernel(SYS_recvfrom, call.fd, last.iov_base, 1, MSG_DONTWAIT, nullptr, nullptr) == 1) {
-    side.receiver.taken_from_kernel(side.in(), 1);
-    ++useful;
-  }
-  return useful;
-}
-
-// Where a stream's bytes are thrown away no pointer is looked at.
-Moved moved_by_kernel(const Side& side, const Call& call) noexcept {
-  if (!side.has_messages() && (call.flags & MSG_TRUNC) != 0) return kUnseen;
-  return {call.parts, call.count, SIZE_MAX};
-}
-
-// kNothing: look again.
-ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
-  if (side.has_messages()) return receive_message_plainly(side, call, guard);
-  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
-  side.receiver.enter_kernel();
-  guard.unlock();
-  settle_before_sleep();
-  ssize_t got = call.libc_call(call.arguments);
-  const int error = errno;
-  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
-    if (got > 0 && (call.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0) {
-      // It may have become accelerated, and even left again, while this call slept.
-      got = static_cast<ssize_t>(
-          came_from_kernel(side, call, call.parts, call.count, static_cast<std::size_t>(got)));
-      if (got == 0) return kNothing;
-      if ((call.flags & MSG_PEEK) == 0)
-        count_received(side, false, got, moved_by_kernel(side, call));
-    } else {
-      side.receiver.leave_kernel(side.in(), 0);
-      if (got < 0 && error == ECONNRESET) side.reset_told = true;
-      const bool wanted_none = Span(call.parts, call.count).left() == 0;
-      if (got == 0 && !wanted_none && at_end(side, call.fd, 0) != 0) return -1;
-    }
-    guard.unlock();
-    if (got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) count_call(call.fd, side);
-  }
-  errno = error;
-  return got;
-}
 
 // Sleeps in the kernel, in the program's own call where that is possible. The direction is watched
 // and whatever is in the kernel, up to `limit`, is what comes next. kNothing: look again. `cut`:
@@ -474,6 +411,10 @@ ssize_t receive_once(Side& side, const Call& call) {
   if (call.count > kMostParts) return fail(-EINVAL);
   if (Span(call.parts, call.count).left() == 0 && !side.has_messages())
     return receive_nothing(side, call, guard);
+  if (is_left_to_kernel(side, call)) {
+    const ssize_t got = receive_directly(side, call, guard);
+    if (got != kNothing) return got;
+  }
   return Receiving(side, call, guard).receive();
 }
 

@@ -226,7 +226,8 @@ inline bool is_zero(const timespec* time) noexcept {
 // Awake for a while, then asleep in the program's own call. `look` asks rings and kernel at once.
 template <class Look, class LibcCall>
 int wait_for(Waited& waited, Look look, LibcCall libc_call) {
-  if (waited.accelerated() != 0) {
+  // Where nobody stays awake, a look before the sleep would be one more call.
+  if (waited.accelerated() != 0 && !others_compete(this_processor())) {
     int ready = look();
     if (ready != 0) {
       Waited::came_at_once();
