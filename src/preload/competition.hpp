@@ -56,9 +56,13 @@ class Competition {
     if (until > until_.load(std::memory_order_relaxed))
       until_.store(until, std::memory_order_relaxed);
   }
-  [[nodiscard]] bool lasts(std::uint64_t now) const noexcept {
-    // A clock that has been set back is no reason to wait for it.
-    return until_.load(std::memory_order_relaxed) - now - 1 < kLongest;
+  [[nodiscard]] bool lasts(std::uint64_t now) const noexcept { return lasts(until(), now); }
+  // A clock that has been set back is no reason to wait for it, nor is what a peer claims.
+  [[nodiscard]] static bool lasts(std::uint64_t until, std::uint64_t now) noexcept {
+    return until - now - 1 < kLongest;
+  }
+  [[nodiscard]] std::uint64_t until() const noexcept {
+    return until_.load(std::memory_order_relaxed);
   }
   [[nodiscard]] bool was_ever() const noexcept {
     return until_.load(std::memory_order_relaxed) != 0;

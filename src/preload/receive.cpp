@@ -216,8 +216,9 @@ class Receiving {
     stayed_ = false;
     note_success(side_);
     // The kernel brought it, so the sender thinks that this side sleeps; or it was unwatched for
-    // this call, and may it stay so?
-    if ((side_.receiver.watched() || borrowed_) && may_stay_unwatched(side_, call_.fd, waits_)) {
+    // this call, and may it stay so? Where others compete that is tried elsewhere, now and then.
+    if ((side_.receiver.watched() || borrowed_) && !others_compete(side_) &&
+        may_stay_unwatched(side_, call_.fd, waits_)) {
       if (side_.receiver.watched()) side_.receiver.unwatch(side_.in());
       borrowed_ = false;
     }
@@ -298,7 +299,7 @@ class Receiving {
     if (!stayed_) {
       stayed_ = true;
       side_.waited = true;
-      if (side_.receiver.watched()) unwatch_for_this_call();
+      if (side_.receiver.watched() && !others_compete(side_)) unwatch_for_this_call();
       if (!side_.receiver.watched()) {
         guard_.unlock();
         const bool news = stay_awake(side_);

@@ -79,7 +79,7 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) noexcept(fal
 bool is_left_to_kernel(Side& side, const Call& call) noexcept {
   constexpr int kAsksForMore = MSG_PEEK | MSG_WAITALL | MSG_TRUNC;
   if (!side.receiver.watched() || side.has_messages() || call.is_rest ||
-      (call.flags & kAsksForMore) != 0 || !others_compete(this_processor()))
+      (call.flags & kAsksForMore) != 0 || !others_compete(side))
     return false;
   const Ring& ring = side.in();
   const Receiver::Next::Kind next = side.receiver.next(ring).kind;
@@ -112,6 +112,15 @@ ssize_t call_kernel(Side& side, const Call& call, Guard& guard, int& error) {
   return got;
 }
 
+// A receiver that is behind its sender is served by the ring without any call. So that is tried now
+// and then: one that waits for what comes watches again before it sleeps.
+void try_ring(Side& side, const Call& call) noexcept {
+  constexpr std::uint32_t kCallsPerTry = 16;
+  if (++side.direct_calls % kCallsPerTry != 0) return;
+  if (may_stay_unwatched(side, call.fd, !nonblocking(side, call.flags)))
+    side.receiver.unwatch(side.in());
+}
+
 }  // namespace
 
 ssize_t receive_directly(Side& side, const Call& call, Guard& guard) noexcept(false) {
@@ -129,6 +138,7 @@ ssize_t receive_directly(Side& side, const Call& call, Guard& guard) noexcept(fa
     if (got == 0) return kNothing;
     count_received(side, false, got, {call.parts, call.count, SIZE_MAX});
     note_success(side);
+    try_ring(side, call);
     return got;
   }
   const Ring& ring = side.in();

@@ -17,8 +17,8 @@ std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, s
 ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) noexcept(false);
 
 // Whether the program's own call does all that is to be done: the direction is watched, nothing is
-// in the ring, and others compete for this processor, so it stays watched. A look at what is there,
-// made before, would only cost another system call.
+// in the ring, and others compete for the processor, so it is watched for most of the time. A look
+// at what is there, made before, would only cost another system call.
 bool is_left_to_kernel(Side& side, const Call& call) noexcept;
 // Then; likewise. kNothing: it does not, the lock is held, and the side is there still.
 ssize_t receive_directly(Side& side, const Call& call, Guard& guard) noexcept(false);

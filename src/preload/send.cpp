@@ -172,7 +172,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
                             bool& cut, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   const bool wait = !nonblocking(side, call.flags);
-  if (untouched && others_compete(this_processor()))
+  if (untouched && others_compete(side))
     if (const ssize_t sent = send_at_once(side, call, from); sent != kNothing) {
       cut = !wait && static_cast<std::size_t>(sent) < from.left();
       return sent;

@@ -78,8 +78,9 @@ class Waited {
       if (!guard || entry->generation != side.generation.load(std::memory_order_relaxed)) continue;
       side.receiver.leave_kernel(side.in(), 0);
       side.polled.store(true, std::memory_order_relaxed);
-      // Awake again, all of them, not only the one that has something.
-      if (entry->was_awake && side.in().control != nullptr) wake_up(side, entry->fd);
+      // Awake again, all of them, not only the one that has something; unless nobody stays awake.
+      if (entry->was_awake && side.in().control != nullptr && !others_compete(side))
+        wake_up(side, entry->fd);
     }
   }
 
