@@ -76,7 +76,7 @@ class Competition {
   // What a wake-up costs: some 10 us on a virtual machine; or a switch of processes by sleeping,
   // more than by giving the turn away.
   static constexpr std::uint64_t kSaving = kTicksPerMillisecond / 100;
-  static constexpr std::uint64_t kSavingTogether = kTicksPerMillisecond / 500;
+  static constexpr std::uint64_t kSavingTogether = kTicksPerMillisecond / 250;
   static constexpr std::uint64_t kMostSaved = 20 * kTicksPerMillisecond;
   static constexpr std::uint32_t kFewestTimes = 32;
   static constexpr std::uint32_t kMostTimes = 128;

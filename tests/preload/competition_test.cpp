@@ -51,7 +51,7 @@ TEST(Competition, DoesNotCountWhereMoreIsSavedThanLost) {
 // A process on the same processor is switched to by sleeping, too, and for little more.
 TEST(Competition, CountsForLittleThatTurnsWereAnsweredOnOneProcessor) {
   Competition others;
-  for (int i = 0; i < 400; ++i) others.note_success(true);
+  for (int i = 0; i < 200; ++i) others.note_success(true);
   others.note_loss(kNow, kMillisecond);
   EXPECT_TRUE(others.lasts(kNow));
 }
