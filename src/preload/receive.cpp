@@ -271,13 +271,15 @@ class Receiving {
     }
     if (side_.waits_in_vain == kMostInVain) return false;
     for (const std::int64_t start = now_ns(); now_ns() - start < kLongest;) {
-      for (int i = 0; i < 20; ++i) {
-        kernel(SYS_sched_yield);
+      // Beside programs that compute each turn that is given away is lost for milliseconds.
+      for (int i = 0; i < 20 && !others_compete(side_); ++i) {
+        give_turn();
         if (!on_their_way()) return true;
       }
       // The sender waits for a processor that somebody else has.
       const timespec moment{.tv_sec = 0, .tv_nsec = 50'000};
       kernel(SYS_nanosleep, &moment, nullptr);
+      if (!on_their_way()) return true;
     }
     ++side_.waits_in_vain;
     return false;
