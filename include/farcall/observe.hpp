@@ -267,9 +267,12 @@ inline void note_taken_back(Half* half, std::size_t size) noexcept {
 inline void expect_no_answer(Half* half) noexcept {
   if (half != nullptr) detail::set(half->started, 0);
 }
-// The same through the kernel; by any thread.
-void note_sent_by_kernel(Half* half, const void* data, std::size_t size) noexcept;
-void note_received_by_kernel(Half* half, const void* data, std::size_t size) noexcept;
+// The same through the kernel; by several threads at once, unless they take turns.
+enum class Threads : std::uint8_t { at_once, in_turns };
+void note_sent_by_kernel(Half* half, const void* data, std::size_t size,
+                         Threads threads = Threads::at_once) noexcept;
+void note_received_by_kernel(Half* half, const void* data, std::size_t size,
+                             Threads threads = Threads::at_once) noexcept;
 
 // What is known of waits, since it was measured anyway.
 inline void note_spun(Half* half, std::int64_t ns) noexcept {

@@ -54,12 +54,25 @@ void detail::received_watched(Half& half, const void* data, std::size_t size) no
   add(times.sum_ns, now - started);
 }
 
-void note_sent_by_kernel(Half* half, const void* data, std::size_t size) noexcept {
+namespace {
+
+void count_by_kernel(Half& half, std::size_t size, Threads threads) noexcept {
+  if (threads == Threads::in_turns) {
+    detail::add(half.kernel_messages, 1);
+    detail::add(half.kernel_bytes, size);
+  } else {
+    detail::add_shared(half.kernel_messages, 1);
+    detail::add_shared(half.kernel_bytes, size);
+  }
+}
+
+}  // namespace
+
+void note_sent_by_kernel(Half* half, const void* data, std::size_t size, Threads threads) noexcept {
   FARCALL_PROBE3(send, half, size, 1);
   if (half == nullptr) return;
-  const std::uint64_t messages =
-      __atomic_add_fetch(&half->kernel_messages, 1, __ATOMIC_RELAXED) + detail::get(half->messages);
-  detail::add_shared(half->kernel_bytes, size);
+  count_by_kernel(*half, size, threads);
+  const std::uint64_t messages = detail::get(half->kernel_messages) + detail::get(half->messages);
   const std::uint64_t watch = detail::get(half->watch);
   const std::uint64_t tap = detail::get(half->tap);
   if ((watch | tap) == 0) return;
@@ -67,11 +80,11 @@ void note_sent_by_kernel(Half* half, const void* data, std::size_t size) noexcep
   if (tap != 0 || (messages & others) == 0) detail::sent_watched(*half, data, size);
 }
 
-void note_received_by_kernel(Half* half, const void* data, std::size_t size) noexcept {
+void note_received_by_kernel(Half* half, const void* data, std::size_t size,
+                             Threads threads) noexcept {
   FARCALL_PROBE3(receive, half, size, 1);
   if (half == nullptr) return;
-  detail::add_shared(half->kernel_messages, 1);
-  detail::add_shared(half->kernel_bytes, size);
+  count_by_kernel(*half, size, threads);
   if ((detail::get(half->started) | detail::get(half->tap)) != 0)
     detail::received_watched(*half, data, size);
 }

@@ -144,7 +144,8 @@ ssize_t receive_message(int fd, Side& side, msghdr* message, int flags, bool is_
   MessageCall made{.fd = fd, .asked = message, .flags = flags, .answer = {}, .by_kernel = false};
   Ancillary with{.control = message->msg_control,
                  .room = message->msg_controllen,
-                 .wanted = flags & MSG_CMSG_CLOEXEC};
+                 .wanted = flags & MSG_CMSG_CLOEXEC,
+                 .is_told = true};
   const ssize_t got = receive_stream(side, {.fd = fd,
                                             .parts = message->msg_iov,
                                             .count = message->msg_iovlen,

@@ -48,7 +48,7 @@ inline constexpr Moved kUnseen{nullptr, 0, 0};
 [[gnu::cold]] void tap_datagram(observe::Half& half, const msghdr& message,
                                 std::size_t bytes) noexcept;
 
-// Of what one call has moved, by the direction's own lock where it is the ring.
+// Of what one call has moved. Holds the direction's lock.
 inline void count_sent(Side& side, bool by_ring, long bytes, const Moved& moved) noexcept {
   if (bytes <= 0) return;
   const auto size = static_cast<std::size_t>(bytes);
@@ -57,7 +57,7 @@ inline void count_sent(Side& side, bool by_ring, long bytes, const Moved& moved)
     if (by_ring)
       observe::note_sent(&own.observed->sent, nullptr, size);
     else
-      observe::note_sent_by_kernel(&own.observed->sent, nullptr, size);
+      observe::note_sent_by_kernel(&own.observed->sent, nullptr, size, observe::Threads::in_turns);
     if (observe::is_tapped(&own.observed->sent)) [[unlikely]]
       tap_sent(side, moved, size);
   }
@@ -74,7 +74,8 @@ inline void count_received(Side& side, bool by_ring, long bytes, const Moved& mo
     if (by_ring)
       observe::note_received(&own.observed->received, nullptr, size);
     else
-      observe::note_received_by_kernel(&own.observed->received, nullptr, size);
+      observe::note_received_by_kernel(&own.observed->received, nullptr, size,
+                                       observe::Threads::in_turns);
     if (observe::is_tapped(&own.observed->received)) [[unlikely]]
       tap_received(side, moved, size);
   }

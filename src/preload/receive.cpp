@@ -13,76 +13,13 @@
 #include "preload/packet.hpp"
 #include "preload/packet_receive.hpp"
 #include "preload/real.hpp"
+#include "preload/receive_kernel.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
 #include "preload/upgrade.hpp"
 
 namespace farcall::preload {
 namespace {
-
-// A call of the program has brought so many bytes from the kernel. How many of them are its own;
-// none: look again. Holds the receiver's lock.
-std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, std::size_t count,
-                             std::size_t raw) noexcept {
-  std::size_t useful = raw;
-  if (side.in().control != nullptr &&
-      side.in().control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
-    useful = without_doorbell(side.receiver, side.in(), parts, count, raw);
-  const bool takes = (call.flags & MSG_PEEK) == 0;
-  side.receiver.leave_kernel(side.in(), takes ? raw : 0);
-  if (useful == raw) return raw;
-  answer_leaving_peer(side, call.fd);
-  std::byte bell;
-  if (useful == 0 && !takes &&
-      kernel(SYS_recvfrom, call.fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
-    side.receiver.taken_from_kernel(side.in(), 1);
-  // The call was full: one more byte, in the doorbell's place.
-  Span rest(parts, count);
-  iovec last;
-  if (takes && call.with == nullptr && rest.left() == raw &&
-      (rest.skip(useful), rest.parts(&last, 1, 1)) == 1 &&
-      kernel(SYS_recvfrom, call.fd, last.iov_base, 1, MSG_DONTWAIT, nullptr, nullptr) == 1) {
-    side.receiver.taken_from_kernel(side.in(), 1);
-    ++useful;
-  }
-  return useful;
-}
-
-// Where a stream's bytes are thrown away no pointer is looked at.
-Moved moved_by_kernel(const Side& side, const Call& call) noexcept {
-  if (!side.has_messages() && (call.flags & MSG_TRUNC) != 0) return kUnseen;
-  return {call.parts, call.count, SIZE_MAX};
-}
-
-// kNothing: look again.
-ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
-  if (side.has_messages()) return receive_message_plainly(side, call, guard);
-  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
-  side.receiver.enter_kernel();
-  guard.unlock();
-  settle_before_sleep();
-  ssize_t got = call.libc_call(call.arguments);
-  const int error = errno;
-  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
-    if (got > 0 && (call.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0) {
-      // It may have become accelerated, and even left again, while this call slept.
-      got = static_cast<ssize_t>(
-          came_from_kernel(side, call, call.parts, call.count, static_cast<std::size_t>(got)));
-      if (got == 0) return kNothing;
-      if ((call.flags & MSG_PEEK) == 0)
-        count_received(side, false, got, moved_by_kernel(side, call));
-    } else {
-      side.receiver.leave_kernel(side.in(), 0);
-      if (got < 0 && error == ECONNRESET) side.reset_told = true;
-      const bool wanted_none = Span(call.parts, call.count).left() == 0;
-      if (got == 0 && !wanted_none && at_end(side, call.fd, 0) != 0) return -1;
-    }
-    guard.unlock();
-    if (got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) count_call(call.fd, side);
-  }
-  errno = error;
-  return got;
-}
 
 // Sleeps in the kernel, in the program's own call where that is possible. The direction is watched
 // and whatever is in the kernel, up to `limit`, is what comes next. kNothing: look again. `cut`:
@@ -279,8 +216,9 @@ class Receiving {
     stayed_ = false;
     note_success(side_);
     // The kernel brought it, so the sender thinks that this side sleeps; or it was unwatched for
-    // this call, and may it stay so?
-    if ((side_.receiver.watched() || borrowed_) && may_stay_unwatched(side_, call_.fd, waits_)) {
+    // this call, and may it stay so? Where others compete that is tried elsewhere, now and then.
+    if ((side_.receiver.watched() || borrowed_) && !others_compete(side_) &&
+        may_stay_unwatched(side_, call_.fd, waits_)) {
       if (side_.receiver.watched()) side_.receiver.unwatch(side_.in());
       borrowed_ = false;
     }
@@ -333,13 +271,15 @@ class Receiving {
     }
     if (side_.waits_in_vain == kMostInVain) return false;
     for (const std::int64_t start = now_ns(); now_ns() - start < kLongest;) {
-      for (int i = 0; i < 20; ++i) {
-        kernel(SYS_sched_yield);
+      // Beside programs that compute each turn that is given away is lost for milliseconds.
+      for (int i = 0; i < 20 && !others_compete(side_); ++i) {
+        give_turn();
         if (!on_their_way()) return true;
       }
       // The sender waits for a processor that somebody else has.
       const timespec moment{.tv_sec = 0, .tv_nsec = 50'000};
       kernel(SYS_nanosleep, &moment, nullptr);
+      if (!on_their_way()) return true;
     }
     ++side_.waits_in_vain;
     return false;
@@ -361,7 +301,7 @@ class Receiving {
     if (!stayed_) {
       stayed_ = true;
       side_.waited = true;
-      if (side_.receiver.watched()) unwatch_for_this_call();
+      if (side_.receiver.watched() && !others_compete(side_)) unwatch_for_this_call();
       if (!side_.receiver.watched()) {
         guard_.unlock();
         const bool news = stay_awake(side_);
@@ -474,6 +414,10 @@ ssize_t receive_once(Side& side, const Call& call) {
   if (call.count > kMostParts) return fail(-EINVAL);
   if (Span(call.parts, call.count).left() == 0 && !side.has_messages())
     return receive_nothing(side, call, guard);
+  if (is_left_to_kernel(side, call)) {
+    const ssize_t got = receive_directly(side, call, guard);
+    if (got != kNothing) return got;
+  }
   return Receiving(side, call, guard).receive();
 }
 

@@ -148,11 +148,35 @@ std::size_t kernel_chunk(const Side& side) noexcept {
   return side.kind == Kind::tcp ? kKernelChunk : kKernelChunkOfUnix;
 }
 
+// What is little goes by a call that cannot wait, with the lock held, which saves the second turn
+// of it. kNothing: the program's own call is to be made, since there is no room or to have it told.
+ssize_t send_at_once(Side& side, const Call& call, const Span& from) noexcept {
+  constexpr std::size_t kLittle = 4096;
+  const std::size_t size = from.left();
+  if (size > kLittle || side.has_messages() || call.is_rest ||
+      !side.sender.enter_kernel(side.out()))
+    return kNothing;
+  const long sent = kernel_send(call.fd, from, size, call.flags | MSG_NOSIGNAL);
+  side.sender.leave_kernel(side.out(), sent > 0 ? static_cast<std::size_t>(sent) : 0);
+  count_sent(side, false, sent, {call.parts, call.count, size});
+  if (sent > 0) return sent;
+  // The kernel says so as often as it is asked, and by the program's own call as that wants it.
+  const int error = static_cast<int>(-sent);
+  if (error == EPIPE || !is_of_connection(error)) return kNothing;
+  if (error == ECONNRESET) side.reset_told = true;
+  return fail(sent);
+}
+
 // `cut`: the kernel has taken less than it was given, and would not have waited for more.
 ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool untouched,
                             bool& cut, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   const bool wait = !nonblocking(side, call.flags);
+  if (untouched && others_compete(side))
+    if (const ssize_t sent = send_at_once(side, call, from); sent != kNothing) {
+      cut = !wait && static_cast<std::size_t>(sent) < from.left();
+      return sent;
+    }
   // In pieces, so that the ring is used as soon as the receiver has woken up.
   const std::size_t size = wait && !side.sender.gone_for_ever()
                                ? std::min(from.left(), kernel_chunk(side))

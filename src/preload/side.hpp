@@ -54,6 +54,7 @@ struct Side {
   std::uint32_t probation;       // calls for which the direction is watched on that account
   std::uint32_t last_probation;  // how long the one before was
   std::uint32_t quick_calls;     // that have been served unwatched since
+  std::uint32_t direct_calls;    // that were left to the kernel, see receive_kernel.hpp
   std::uint32_t waits_in_vain;   // for bytes on their way through the kernel
   std::uint32_t busy_calls;      // for which the program is taken to wait by looking
   std::uint32_t looks_in_vain;   // since something came
@@ -137,6 +138,22 @@ inline Side* find_side(int fd) noexcept {
   if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kMostDescriptors)) return nullptr;
   // acquire: pairs with the release in adopt(): what stands in the side
   return detail::table[static_cast<std::size_t>(fd)].load(std::memory_order_acquire);
+}
+
+// Whether others compete for the processor of either end, as far as it is known there: each tells
+// the other, which would otherwise have to lose as much itself.
+inline bool others_compete(const Side& side) noexcept {
+  const Direction* const in = side.in().control;
+  Direction* const out = side.out().control;
+  if (in == nullptr || out == nullptr) return false;
+  if (others_compete(this_processor())) {
+    const std::uint64_t until = somewhere.until();
+    if (out->sender_competes_until.load(std::memory_order_relaxed) != until)
+      out->sender_competes_until.store(until, std::memory_order_relaxed);
+    return true;
+  }
+  const std::uint64_t until = in->sender_competes_until.load(std::memory_order_relaxed);
+  return until != 0 && Competition::lasts(until, ticks());
 }
 
 // A new side, that nothing refers to; null if there is no room.

@@ -120,6 +120,8 @@ struct Direction {
   std::atomic<std::uint64_t>
       message_bytes_sent;                  // where the kernel's units are messages: packet.hpp
   std::atomic<std::uint32_t> sends_empty;  // such messages may have had no bytes
+  // In ticks: so long nobody stays awake where the sender runs, nor will for what it waits for.
+  std::atomic<std::uint64_t> sender_competes_until;
 
   // See handback.hpp.
   alignas(kFalseSharing) std::atomic<std::uint64_t> handback;

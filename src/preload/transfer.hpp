@@ -24,6 +24,7 @@ struct Ancillary {
   int told = 0;             // msg_flags
   bool came = false;        // also where there was no memory for them
   bool is_message = false;  // one has come: no bytes are not the end (packet.hpp)
+  bool is_told = false;     // the program asks for them, or whether there were any
 
   void ask(msghdr& message) const noexcept {
     message.msg_control = control;

@@ -78,8 +78,9 @@ class Waited {
       if (!guard || entry->generation != side.generation.load(std::memory_order_relaxed)) continue;
       side.receiver.leave_kernel(side.in(), 0);
       side.polled.store(true, std::memory_order_relaxed);
-      // Awake again, all of them, not only the one that has something.
-      if (entry->was_awake && side.in().control != nullptr) wake_up(side, entry->fd);
+      // Awake again, all of them, not only the one that has something; unless nobody stays awake.
+      if (entry->was_awake && side.in().control != nullptr && !others_compete(side))
+        wake_up(side, entry->fd);
     }
   }
 
@@ -226,7 +227,8 @@ inline bool is_zero(const timespec* time) noexcept {
 // Awake for a while, then asleep in the program's own call. `look` asks rings and kernel at once.
 template <class Look, class LibcCall>
 int wait_for(Waited& waited, Look look, LibcCall libc_call) {
-  if (waited.accelerated() != 0) {
+  // Where nobody stays awake, a look before the sleep would be one more call.
+  if (waited.accelerated() != 0 && !others_compete(this_processor())) {
     int ready = look();
     if (ready != 0) {
       Waited::came_at_once();

@@ -42,14 +42,20 @@ inline std::uint32_t this_processor() noexcept {
 
 // Whether somebody else than the peer would have the turn that is given to it on this processor.
 inline bool others_compete(std::uint32_t processor) noexcept {
-  const Competition& others = competition_for(processor);
-  return others.was_ever() && others.lasts(ticks());
+  if (!somewhere.was_ever()) [[likely]]
+    return false;
+  const Competition& here = competition_for(processor);
+  const std::uint64_t now = ticks();
+  return (here.was_ever() && here.lasts(now)) || (!here.has_saved() && somewhere.lasts(now));
 }
 // Nothing but looks, or a turn for others, has been since `before`. Returns what time it is.
 inline std::uint64_t note_loss(std::uint64_t before) noexcept {
   const std::uint64_t now = ticks();
-  if (now - before >= Competition::kLoss)
-    competition_for(this_processor()).note_loss(now, now - before);
+  if (now - before >= Competition::kLoss) {
+    Competition& here = competition_for(this_processor());
+    here.note_loss(now, now - before);
+    somewhere.note_other(here);
+  }
   return now;
 }
 // Lets others run on this processor. Returns how long they did.
@@ -94,7 +100,7 @@ class Patience {
     }
     if (trying) expected_ns_ = std::min(expected_ns_, kLongestSpin / 2);
     between_tries_ = kLeastBetweenTries;
-    competition_for(here).note_success();
+    competition_for(here).note_success(there == here);
     return true;
   }
   // After stay_awake() was false: whether a signal has come, whose handler has run by now.

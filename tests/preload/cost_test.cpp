@@ -19,19 +19,22 @@
 
 #include "farcall/memory.hpp"
 #include "preload/real.hpp"
+#include "preload/waiting.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
 namespace {
 
-// System calls of `work`, in a child that its parent looks at; -1 if it may not.
-template <class Work>
-int count_system_calls(Work work) {
+// System calls of `work`, in a child that its parent looks at; -1 if it may not. What is done there
+// `before` is not counted, but `seen` is told of each call, while it is kept from returning.
+template <class Work, class Before, class Seen>
+int count_system_calls(Work work, Before before, Seen seen) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(60);
     if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(99);
     ::raise(SIGSTOP);
+    before();
     kernel(SYS_getppid, 0, 0, 0);
     work();
     kernel(SYS_getppid, 0, 0, 0);
@@ -51,6 +54,7 @@ int count_system_calls(Work work) {
         ::ptrace(PTRACE_GET_SYSCALL_INFO, child, size, &info) <= 0 ||
         info.op != PTRACE_SYSCALL_INFO_ENTRY)
       continue;
+    seen(info.entry.nr);
     if (info.entry.nr == SYS_getppid)
       ++marks;
     else if (marks == 1)
@@ -58,6 +62,11 @@ int count_system_calls(Work work) {
   }
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   return count;
+}
+template <class Work>
+int count_system_calls(Work work) {
+  return count_system_calls(
+      work, [] {}, [](std::uint64_t) {});
 }
 
 TEST(Calls, APlainPeerCostsFewSystemCalls) {
@@ -173,6 +182,78 @@ TEST(Calls, LongWaitsInASetCostFewSystemCalls) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   if (count < 0) GTEST_SKIP() << "a process may not look at its child";
   EXPECT_LE(count, 6 * kRounds);
+}
+
+// Beside programs that compute it is left to the kernel how a process waits, by the same calls as
+// without the library. What keeps the turn that is given to the peer is who looks at the calls.
+constexpr int kMayNotLook = -1000;
+int calls_of_waits(bool polls, bool& counts) {
+  constexpr int kRounds = 50;
+  constexpr int kQuickRounds = 30;
+  constexpr std::int64_t kAsLongAsItCounts = 900'000'000;
+  const unsigned processor = allowed_processors().front();
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  const pid_t peer = ::fork();
+  if (peer == 0) {
+    ::alarm(60);
+    stay_on(processor);
+    const UniqueFd server = accept_from(listener);
+    send_at_once(server.get());
+    const timespec moment{.tv_sec = 0, .tv_nsec = 1'000'000};
+    for (int i = 0; receive(server.get()) == "question"; ++i) {
+      if (i >= kQuickRounds) ::nanosleep(&moment, nullptr);
+      EXPECT_EQ(send(server.get(), "answer"), "6");
+    }
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  std::int64_t kept_at = 0;
+  UniqueFd client;
+  const auto round = [&] {
+    EXPECT_EQ(send(client.get(), "question"), "8");
+    pollfd asked{.fd = client.get(), .events = POLLIN, .revents = 0};
+    if (polls) {
+      EXPECT_EQ(::poll(&asked, 1, 10'000), 1);
+    }
+    EXPECT_EQ(receive(client.get()), "answer");
+  };
+  const int count = count_system_calls(
+      [&] {
+        for (int i = 0; i < kRounds; ++i) round();
+      },
+      [&] {
+        stay_on(processor);
+        client = connect_to(address);
+        send_at_once(client.get());
+        for (int i = 0; i < 2 * kQuickRounds; ++i) round();
+      },
+      [&](std::uint64_t number) {
+        if (number != SYS_sched_yield || kept_at != 0) return;
+        const timespec long_turn{.tv_sec = 0, .tv_nsec = 50'000'000};
+        ::nanosleep(&long_turn, nullptr);
+        kept_at = now_ns();
+      });
+  counts = now_ns() - kept_at < kAsLongAsItCounts;
+  int status = 0;
+  EXPECT_EQ(::waitpid(peer, &status, 0), peer);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  return count < 0 ? kMayNotLook : count - (polls ? 3 : 2) * kRounds;
+}
+
+TEST(Calls, WaitsBesideProgramsThatComputeCostNoMoreSystemCalls) {
+  if (over_packets()) return;
+  for (const bool polls : {false, true}) {
+    int more = 0;
+    bool counts = false;
+    for (int i = 0; i < 20 && !counts; ++i) {
+      more = calls_of_waits(polls, counts);
+      if (more == kMayNotLook || !preloaded()) break;
+    }
+    if (more == kMayNotLook) GTEST_SKIP() << "a process may not look at its child";
+    ASSERT_TRUE(counts || !preloaded());
+    // Now and then the ring is tried.
+    EXPECT_LE(more, 15) << (polls ? "polls" : "receives");
+  }
 }
 
 }  // namespace
