@@ -21,13 +21,20 @@ namespace {
 
 constinit std::atomic<bool> refused{false};
 
-// For tests: the number of calls after which an end begins, so that it does at the first.
+int number_for_tests(const char* name) noexcept {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+// For tests: the number of calls after which an end begins, so that it does at the first; and
+// whether others seem to compete for the processors, 1: by turns, 2: always.
 std::uint32_t begins_after(std::uint32_t usual) noexcept {
   static constinit std::atomic<std::int32_t> forced{-1};
   std::int32_t value = forced.load(std::memory_order_relaxed);
   if (value < 0) {
-    const char* text = std::getenv("FARCALL_TEST_UPGRADE_AFTER");
-    value = text == nullptr ? 0 : std::atoi(text);
+    value = number_for_tests("FARCALL_TEST_UPGRADE_AFTER");
+    const int competes = number_for_tests("FARCALL_TEST_COMPETES");
+    if (competes != 0) pretend(competes == 1 ? Pretence::by_turns : Pretence::always, ticks());
     forced.store(value, std::memory_order_relaxed);
   }
   return value > 0 ? static_cast<std::uint32_t>(value) : usual;

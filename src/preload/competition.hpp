@@ -98,4 +98,12 @@ inline Competition& competition_for(std::uint32_t processor) noexcept {
 // without sleep are known to pay.
 inline constinit Competition somewhere{};
 
+// For tests: they compete by turns, or all the time.
+enum class Pretence : std::uint8_t { none, by_turns, always };
+inline constinit std::atomic<Pretence> pretence{Pretence::none};
+inline void pretend(Pretence how, std::uint64_t now) noexcept {
+  pretence.store(how, std::memory_order_relaxed);
+  somewhere.note_loss(now, Competition::kLoss);
+}
+
 }  // namespace farcall::preload

@@ -155,7 +155,7 @@ ssize_t receive_message(int fd, Side& side, msghdr* message, int flags, bool is_
                                             .with = side.kind == Kind::tcp ? nullptr : &with,
                                             .is_rest = is_rest});
   if (got < 0) return got;
-  if (made.by_kernel) {
+  if (made.by_kernel && !with.in_vain) {
     message->msg_namelen = made.answer.msg_namelen;
     message->msg_controllen = made.answer.msg_controllen;
     message->msg_flags = made.answer.msg_flags;

@@ -106,10 +106,17 @@ ssize_t call_kernel(Side& side, const Call& call, Guard& guard, int& error) {
   }
   guard.unlock();
   settle_before_sleep();
+  if (call.with != nullptr) call.with->in_vain = false;
   const ssize_t got = call.libc_call(call.arguments);
   error = errno;
   if (guard.lock() && waits) note_awake(side);
   return got;
+}
+
+// There may be something else to take, which is told of as this library tells it.
+ssize_t look_again(const Call& call) noexcept {
+  if (call.with != nullptr) call.with->in_vain = true;
+  return kNothing;
 }
 
 // A receiver that is behind its sender is served by the ring without any call. So that is tried now
@@ -135,7 +142,7 @@ ssize_t receive_directly(Side& side, const Call& call, Guard& guard) noexcept(fa
   if (got > 0) {
     got = static_cast<ssize_t>(
         came_from_kernel(side, call, call.parts, call.count, static_cast<std::size_t>(got)));
-    if (got == 0) return kNothing;
+    if (got == 0) return look_again(call);
     count_received(side, false, got, {call.parts, call.count, SIZE_MAX});
     note_success(side);
     try_ring(side, call);
@@ -146,7 +153,7 @@ ssize_t receive_directly(Side& side, const Call& call, Guard& guard) noexcept(fa
   // What the kernel has announced, or what a peer has died with, is there to be looked for.
   if (got == 0 ? side.receiver.reclaim_unfinished(ring)
                : error == EAGAIN && side.receiver.kernel_has_more(ring))
-    return kNothing;
+    return look_again(call);
   if (got < 0) return fail(-told_by_kernel(side, call.fd, error));
   side.receiver.watch_for_ever(ring);
   return at_end(side, call.fd, 0);

@@ -26,6 +26,21 @@ constexpr std::size_t kKernelChunkOfUnix = 16 * 1024;  // see ring_bytes_of()
 constexpr std::uint32_t kSendsPerLook = 64;
 constexpr std::uint64_t kCheckEvery = 100 * kTicksPerMicrosecond;
 
+// Newer bytes must not come before those of the ring there, so these go first. False: the kernel
+// has no room for all.
+bool leave_ring_for_kernel(Side& side, int fd) noexcept {
+  const bool can_be_sent = reclaim(side, fd, true);
+  if (side.sender.in_kernel()) return true;
+  const Ring& ring = side.out();
+  if (!can_be_sent || ring.control->receiver_finished.load(std::memory_order_relaxed) != 0)
+    side.sender.leave_ring(ring);  // the kernel says why
+  else if (side.sender.unread(ring) != 0 && !side.sender.broken())
+    return false;
+  else
+    side.sender.use_kernel(ring);
+  return true;
+}
+
 // Is the peer still there? A sender that never reads would not notice.
 void check_peer(Side& side, int fd) noexcept {
   const std::uint64_t now = ticks();
@@ -37,11 +52,14 @@ void check_peer(Side& side, int fd) noexcept {
     side.out().control->sender_processor.store(here, std::memory_order_relaxed);
   if ((poll_now(fd, POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR)) == 0) return;
   // The kernel knows what to say, unless the peer was killed with bytes unread in the ring.
-  if (side.kind == Kind::tcp && peer_is_gone(side, fd) && is_reset_to_sender(side, fd)) {
+  const bool gone = peer_is_gone(side, fd);
+  if (side.kind == Kind::tcp && gone && is_reset_to_sender(side, fd)) {
     reset_is_told(side, fd);
     keep_error(side, ECONNRESET);
   }
-  side.sender.leave_ring(side.out());
+  // One that has finished with sending may read on, and leave: then nothing could be put in front
+  // of what is in the kernel.
+  if (gone || leave_ring_for_kernel(side, fd)) side.sender.leave_ring(side.out());
 }
 
 // The ring is full: waits a little while the receiver makes room. Without the lock meanwhile.
@@ -95,21 +113,6 @@ ssize_t enter_kernel(Side& side, const Call& call) noexcept {
   while (!side.sender.enter_kernel(side.out()))
     if (const ssize_t waited = let_peer_leave(side, call); waited != 0) return waited;
   return 0;
-}
-
-// Newer bytes must not come before those of the ring there, so these go first. False: the kernel
-// has no room for all.
-bool leave_ring_for_kernel(Side& side, int fd) noexcept {
-  const bool can_be_sent = reclaim(side, fd, true);
-  if (side.sender.in_kernel()) return true;
-  const Ring& ring = side.out();
-  if (!can_be_sent || ring.control->receiver_finished.load(std::memory_order_relaxed) != 0)
-    side.sender.leave_ring(ring);  // the kernel says why
-  else if (side.sender.unread(ring) != 0 && !side.sender.broken())
-    return false;
-  else
-    side.sender.use_kernel(ring);
-  return true;
 }
 
 // Until the kernel has room, as long as a send would wait for it, of which a part may have been

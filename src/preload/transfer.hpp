@@ -25,6 +25,7 @@ struct Ancillary {
   bool came = false;        // also where there was no memory for them
   bool is_message = false;  // one has come: no bytes are not the end (packet.hpp)
   bool is_told = false;     // the program asks for them, or whether there were any
+  bool in_vain = false;     // the program's own call was made, and brought nothing of its own
 
   void ask(msghdr& message) const noexcept {
     message.msg_control = control;

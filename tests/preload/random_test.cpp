@@ -51,6 +51,7 @@ TEST_P(RandomPrograms, LoseNothing) {
         {"LD_PRELOAD", FARCALL_PRELOAD},
         {"FARCALL_TEST_UPGRADE_AFTER", std::to_string(1 + seed % 4)}};
     if (seed % 3 == 0) environment["FARCALL_RING_BYTES"] = "8K";
+    if (seed % 5 < 2) environment["FARCALL_TEST_COMPETES"] = std::to_string(1 + seed % 5);
     if (seed % 8 == 3) environment["FARCALL_TEST_PLAIN"] = seed % 16 == 3 ? "c" : "s";
     const Seen seen = run(seed, environment);
     ASSERT_TRUE(lost_nothing(seen));
@@ -68,7 +69,8 @@ class RandomCalls : public ::testing::TestWithParam<const char*> {
     std::map<std::string, std::string> environment;
     if (preloaded)
       environment = {{"LD_PRELOAD", FARCALL_PRELOAD},
-                     {"FARCALL_TEST_UPGRADE_AFTER", std::to_string(1 + seed % 3)}};
+                     {"FARCALL_TEST_UPGRADE_AFTER", std::to_string(1 + seed % 3)},
+                     {"FARCALL_TEST_COMPETES", std::to_string(seed % 5 < 3 ? seed % 5 : 0)}};
     const UniqueFd said(::memfd_create("said", MFD_CLOEXEC));
     const Seen seen = run_counted({FARCALL_RANDOM_CALLS, GetParam(), std::to_string(seed)},
                                   environment, said.get());
