@@ -238,6 +238,26 @@ TEST(Leaving, IsPossibleForBothThoughOneHasShutDown) {
   EXPECT_EQ(connected.child->status(), 0);
 }
 
+// A sender that is told that its peer sends nothing more goes over to the kernel. What it has put
+// into memory before must not stand in front of that there: nobody could put it there any more.
+TEST(Leaving, OfWhoHasShutDownLosesNothingOfAPeerThatHasFinished) {
+  const UsedPair pair;
+  ASSERT_EQ(::shutdown(pair.server.get(), SHUT_WR), 0);
+  EXPECT_EQ(receive(pair.client.get()), "(end)");
+  std::string sent;
+  for (int i = 0; i < 300; ++i) {
+    const std::string text = std::to_string(i) + " ";
+    pair.put(text);
+    sent += text;
+  }
+  ASSERT_EQ(::shutdown(pair.client.get(), SHUT_WR), 0);
+  set_option(pair.server.get(), SO_RCVLOWAT, 2);
+  std::string got;
+  for (std::string part; (part = receive(pair.server.get())) != "(end)"; got += part)
+    ASSERT_NE(part[0], '(') << part;
+  EXPECT_EQ(got, sent);
+}
+
 // What it has left in memory nobody can send any more: that is no end of the stream.
 TEST(Leaving, TheDeadLosesWhatIsUnreadWithAReset) {
   const Steps steps;
