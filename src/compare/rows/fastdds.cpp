@@ -5,7 +5,7 @@
 // writes over what has not been read, reliable or not, so it has calls only.
 //
 // Its files in /dev/shm stay when their processes are killed. So both processes have a /dev/shm of
-// their own, which goes with them.
+// their own, where that is permitted, which goes with them.
 #include <fastdds/rtps/transport/shared_mem/SharedMemTransportDescriptor.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -56,19 +56,19 @@ void write_file(const char* path, const std::string& text) {
   if (!file || ::write(file.get(), text.data(), text.size()) < 0) throw_errno(path);
 }
 
-// For this process and its children. Who is not root is it in a namespace of users for that.
+// For this process and its children. Who is not root is in a namespace of users for that. Where
+// none of it is permitted, as in some containers, what is killed leaves its files.
 void take_own_shared_memory() {
   const std::string user = std::to_string(::geteuid());
   const std::string group = std::to_string(::getegid());
   if (::unshare(CLONE_NEWNS) != 0) {
-    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) throw_errno("unshare /dev/shm for Fast DDS");
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return;
     write_file("/proc/self/setgroups", "deny");
     write_file("/proc/self/uid_map", user + " " + user + " 1");
     write_file("/proc/self/gid_map", group + " " + group + " 1");
   }
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      ::mount("farcall", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, nullptr) != 0)
-    throw_errno("mount /dev/shm for Fast DDS");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0)
+    ::mount("farcall", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, nullptr);
 }
 
 // Messages of one length, which lie in memory as they are.
