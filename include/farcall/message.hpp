@@ -19,6 +19,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "farcall/message.h"
 
@@ -32,18 +33,23 @@ Result checked_message(Result result, const char* what) {
 }
 
 // Something that was received: a message, which wants an answer unless it came one way, or a pulse.
-// A message that is destroyed without an answer is answered with ECANCELED.
+// A message that is destroyed without an answer is answered with ECANCELED, and the descriptors
+// that came along are closed with it, by farcall_drop_descriptors().
 class ReceivedMessage {
  public:
   ReceivedMessage() = default;
+  // Takes the descriptors in `about` over.
   ReceivedMessage(std::int64_t id, const farcall_info& about) : id_(id), info_(about) {}
   ReceivedMessage(ReceivedMessage&& other) noexcept
-      : id_(std::exchange(other.id_, 0)), info_(other.info_) {}
+      : id_(std::exchange(other.id_, 0)), info_(other.info_) {
+    other.info_.descriptor_count = 0;
+  }
   ReceivedMessage& operator=(ReceivedMessage&& other) noexcept {
     if (this != &other) {
       abandon();
       id_ = std::exchange(other.id_, 0);
       info_ = other.info_;
+      other.info_.descriptor_count = 0;
     }
     return *this;
   }
@@ -56,14 +62,28 @@ class ReceivedMessage {
   [[nodiscard]] std::int64_t id() const noexcept { return id_; }
   [[nodiscard]] const farcall_info& info() const noexcept { return info_; }
 
-  // Each is the last that is done with it. All throw std::system_error, with ESRCH where the client
-  // has gone.
+  // What came along. They stay the message's; duplicate those that are to outlive it.
+  [[nodiscard]] std::span<const int> descriptors() const noexcept {
+    return {info_.descriptors, info_.descriptor_count};
+  }
+  // The caller's from now on; the message has none any more.
+  [[nodiscard]] std::vector<int> take_descriptors() {
+    std::vector<int> taken(info_.descriptors, info_.descriptors + info_.descriptor_count);
+    info_.descriptor_count = 0;
+    return taken;
+  }
+  // Closes them now, where the message is to live on.
+  void drop_descriptors() noexcept {
+    if (info_.descriptor_count != 0) (void)farcall_drop_descriptors(&info_);
+  }
+
+  // Each ends the client's wait, once. All throw std::system_error: with ESRCH where the client has
+  // gone; after any other error the client waits on, and another answer may be tried.
   void reply(std::span<const std::byte> data = {}, int status = 0) {
-    const std::int64_t id = std::exchange(id_, 0);
-    checked_message(farcall_reply(id, status, data.data(), data.size()), "reply");
+    answered(farcall_reply(id_, status, data.data(), data.size()), "reply");
   }
   void error(int error_number) {
-    checked_message(farcall_error(std::exchange(id_, 0), error_number), "reply with an error");
+    answered(farcall_error(id_, error_number), "reply with an error");
   }
   // Somebody else answers, by the id.
   std::int64_t release() noexcept { return std::exchange(id_, 0); }
@@ -78,9 +98,14 @@ class ReceivedMessage {
   }
 
  private:
+  void answered(int result, const char* what) {
+    if (result == 0 || errno == ESRCH) id_ = 0;
+    checked_message(result, what);
+  }
   void abandon() noexcept {
     if (id_ > FARCALL_ONE_WAY) (void)farcall_error(id_, ECANCELED);
     id_ = 0;
+    drop_descriptors();
   }
 
   std::int64_t id_ = 0;
@@ -171,16 +196,17 @@ class MessageChannel {
         checked_message(farcall_receive(number_, into.data(), into.size(), &info), "receive");
     return {id, info};
   }
-  // Answers `last`, if it wants an answer, and waits: the quickest way to serve.
+  // Answers `last`, if it wants an answer, and waits: the quickest way to serve. Throws
+  // std::system_error: EINTR and ETIMEDOUT, with `last` answered, or what reply() throws, and then
+  // nothing was received and `last` wants its answer still. With EBADF either may be so.
   ReceivedMessage reply_receive(ReceivedMessage& last, std::span<const std::byte> reply,
                                 std::span<std::byte> into, int status = 0) const {
     farcall_info info{};
-    const std::int64_t answered = last ? last.release() : 0;
     const std::int64_t id =
-        checked_message(farcall_reply_receive(answered, status, reply.data(), reply.size(), number_,
-                                              into.data(), into.size(), &info),
-                        "receive");
-    return {id, info};
+        farcall_reply_receive(last ? last.id() : 0, status, reply.data(), reply.size(), number_,
+                              into.data(), into.size(), &info);
+    if (id >= 0 || errno == EINTR || errno == ETIMEDOUT) (void)last.release();
+    return {checked_message(id, "reply and receive"), info};
   }
 
  private:

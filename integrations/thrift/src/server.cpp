@@ -30,22 +30,18 @@ struct TFarcallServerTransport::Listening {
 
 namespace {
 
-// What came along with a message. A stranger's descriptor may be long in closing, so nobody who
-// serves closes it.
-class Descriptors {
- public:
-  explicit Descriptors(const farcall_info& about) : about_(about) {}
-  ~Descriptors() { (void)farcall_drop_descriptors(&about_); }
-  Descriptors(const Descriptors&) = delete;
-  Descriptors& operator=(const Descriptors&) = delete;
-  // The only one; -1 where there are none, or more.
-  [[nodiscard]] int only() const noexcept {
-    return about_.descriptor_count == 1 ? about_.descriptors[0] : -1;
-  }
+// The only descriptor that came along; -1 where there are none, or more.
+int only_descriptor(const ReceivedMessage& message) noexcept {
+  const auto all = message.descriptors();
+  return all.size() == 1 ? all[0] : -1;
+}
 
- private:
-  farcall_info about_;
-};
+// A client that has gone is told of by a pulse; one that cannot have this answer learns why.
+void answer(ReceivedMessage& message, std::span<const std::byte> data, int status) noexcept {
+  const std::int64_t id = message.release();
+  if (farcall_reply(id, status, data.data(), data.size()) != 0 && errno != ESRCH)
+    (void)farcall_error(id, errno);
+}
 
 // Those that are no streams of this machine may be long in all that is done with them.
 void check_stream(int fd) {
@@ -88,12 +84,12 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
     const auto reply = written();
     if (message_) {
       if (reply.size() <= message_.info().room) {
-        answer(reply, kWhole);
+        answer(message_, reply, kWhole);
       } else {
         // The client comes again with more room.
         longer_.assign(reply.begin(), reply.end());
         const std::uint64_t length = longer_.size();
-        answer(std::as_bytes(std::span(&length, 1)), kLonger);
+        answer(message_, std::as_bytes(std::span(&length, 1)), kLonger);
       }
     }
     forget_written();
@@ -102,7 +98,7 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
  protected:
   bool fill() override {
     // The last one was served, and nobody wrote an answer: it was one-way after all.
-    if (message_) answer({}, kWhole);
+    if (message_) answer(message_, {}, kWhole);
     give_room_back();
     while (open_) {
       farcall_info info{};
@@ -115,7 +111,7 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
         break;
       }
       message_ = ReceivedMessage(id, info);
-      (void)farcall_drop_descriptors(&info);
+      message_.drop_descriptors();
       if (message_.is_pulse()) {
         if (told(info)) continue;
         break;
@@ -130,13 +126,9 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
   }
 
  private:
-  void answer(std::span<const std::byte> data, int status) {
-    // A client that has gone is told of by a pulse.
-    (void)farcall_reply(message_.release(), status, data.data(), data.size());
-  }
   void send_longer() {
     if (!message_) return;
-    answer(std::as_bytes(std::span(longer_)), kWhole);
+    answer(message_, std::as_bytes(std::span(longer_)), kWhole);
     longer_.clear();
     longer_.shrink_to_fit();
   }
@@ -158,7 +150,7 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
       }
     }
     received(info.length);
-    if (message_ && is_one_way({rBase_, info.length})) answer({}, kWhole);
+    if (message_ && is_one_way({rBase_, info.length})) answer(message_, {}, kWhole);
     return true;
   }
   // False: the client has gone meanwhile, of which a pulse tells.
@@ -193,12 +185,13 @@ class FarCall final : public MessageTransport {
  public:
   explicit FarCall(ReceivedMessage message)
       : MessageTransport(nullptr), message_(std::move(message)) {
+    message_.drop_descriptors();
     const std::size_t length = message_.info().length - sizeof kFar;
     make_room(length);
     if (message_.read(sizeof kFar, room().first(length)) != length)
       throw SystemError(ESRCH, "read a call");
     received(length);
-    if (is_one_way({rBase_, length})) answer({}, kWhole);
+    if (is_one_way({rBase_, length})) answer(message_, {}, kWhole);
   }
   FarCall(const FarCall&) = delete;
   FarCall& operator=(const FarCall&) = delete;
@@ -212,7 +205,8 @@ class FarCall final : public MessageTransport {
 
   void flush() override {
     const auto reply = written();
-    if (message_) answer(reply, reply.size() <= message_.info().room ? kWhole : kLonger);
+    if (message_ && reply.size() <= message_.info().room) answer(message_, reply, kWhole);
+    if (message_) answer(message_, {}, kLonger);
     forget_written();
   }
 
@@ -223,14 +217,10 @@ class FarCall final : public MessageTransport {
   }
 
  private:
-  void answer(std::span<const std::byte> data, int status) {
-    if (status != kWhole) data = {};
-    (void)farcall_reply(message_.release(), status, data.data(), data.size());
-  }
   // Nobody wrote an answer: it was one-way.
   void finish() noexcept {
     open_ = false;
-    if (message_) answer({}, kWhole);
+    if (message_) answer(message_, {}, kWhole);
   }
 
   ReceivedMessage message_;
@@ -298,7 +288,6 @@ std::shared_ptr<TTransport> TFarcallServerTransport::acceptImpl() {
       if (error.code().value() != EBADF) continue;  // others than that client can be accepted
       throw TTransportException(TTransportException::UNKNOWN, name_, error.code().value());
     }
-    const Descriptors came(message.info());
     if (message.is_pulse() && message.info().code == kInterrupt)
       throw TTransportException(TTransportException::INTERRUPTED, name_);
     try {
@@ -308,14 +297,14 @@ std::shared_ptr<TTransport> TFarcallServerTransport::acceptImpl() {
         message.reply({}, kWhole);
         continue;
       }
-      if (!message || hello != kHello || came.only() < 0) continue;
-      check_stream(came.only());
+      if (!message || hello != kHello || only_descriptor(message) < 0) continue;
+      check_stream(only_descriptor(message));
       auto accepted = std::make_shared<Accepted>(timeout_, message.info());
       const MessageConnection connection = accepted->connect();
       FdMessage passed;
       passed.descriptors.push_back(UniqueFd(::fcntl(connection.descriptor(), F_DUPFD_CLOEXEC, 3)));
       // A client that means well has one with room; others are not waited for.
-      send_fd_message(came.only(), passed, Deadline::now());
+      send_fd_message(only_descriptor(message), passed, Deadline::now());
       message.reply();
       const std::lock_guard guard(lock_);
       std::erase_if(children_, [](const auto& child) { return child.expired(); });
