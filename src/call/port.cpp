@@ -259,13 +259,17 @@ void PortState::close_sessions(const Endpoint* endpoint) noexcept {
 
 void PortState::close() noexcept {
   if (closed.exchange(true)) return;
-  std::vector<std::shared_ptr<EndpointState>> open;
-  {
-    const std::lock_guard guard(lock);
-    for (const auto& endpoint : endpoints)
-      if (auto alive = endpoint.lock()) open.push_back(std::move(alive));
+  // One by one, without a list of them: this also runs where memory is out.
+  for (;;) {
+    std::weak_ptr<EndpointState> next;
+    {
+      const std::lock_guard guard(lock);
+      if (endpoints.empty()) break;
+      next = std::move(endpoints.back());
+      endpoints.pop_back();
+    }
+    if (const auto alive = next.lock()) alive->close();
   }
-  for (const auto& endpoint : open) endpoint->close();
   // Nobody will receive these any more, and each keeps an endpoint, which keeps the port.
   std::vector<Item> notices;  // destroyed without the lock
   try {
