@@ -118,6 +118,8 @@ inline constexpr std::size_t kFdMessageDescriptors = 16;
 // ECONNRESET when the peer is gone, never SIGPIPE, and ETIMEDOUT after the deadline.
 void send_fd_message(int socket, const FdMessage& fd_message,
                      Deadline deadline = Deadline::never());
+void send_fd_message(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors,
+                     Deadline deadline = Deadline::never());
 // Receives one, its descriptors close-on-exec; std::nullopt when the peer closed instead.
 // Throws SystemError: ETIMEDOUT after the deadline, EPROTO for what is none, and EINTR where a
 // signal has been caught after `since`.
@@ -184,12 +186,7 @@ class NamedListener {
   explicit NamedListener(std::string_view name);
   // The next client of this user (others are turned away). Throws SystemError: ETIMEDOUT, and EINTR
   // where a signal has been caught after `since`.
-  UniqueFd accept(Deadline deadline, std::optional<SignalCount> since = std::nullopt) {
-    return accept(fd_.get(), deadline, since);
-  }
-  // The same for who keeps the socket in another way.
-  static UniqueFd accept(int listener, Deadline deadline,
-                         std::optional<SignalCount> since = std::nullopt);
+  UniqueFd accept(Deadline deadline, std::optional<SignalCount> since = std::nullopt) const;
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   [[nodiscard]] UniqueFd release() && noexcept { return std::move(fd_); }
 

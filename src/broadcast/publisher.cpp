@@ -4,13 +4,11 @@
 // that counts changes under one: readers come and go on other threads (the reactor's, or of who
 // invites them). Whenever it has changed the writer takes a copy before it goes on. What may be
 // written over is decided under the lock, too, so that nobody begins where it was just given up.
-#include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
-#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -20,8 +18,10 @@
 #include "farcall/error.hpp"
 #include "farcall/ring/memory.hpp"
 #include "farcall/socket.hpp"
+#include "process/identity.hpp"
 #include "process/process.hpp"
 #include "process/reactor.hpp"
+#include "socket/acceptor.hpp"
 
 namespace farcall {
 namespace broadcast {
@@ -101,8 +101,6 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   void admit(process::PrivateFd lifeline);
   void welcome(int socket, const Welcome& words, const Reader* reader) const;
   void remove(const ReaderPointer& reader) noexcept;
-  process::PrivateFd let_in();
-  void turn_one_away() noexcept;
   void look_at_readers();
   Outcome make_room(std::size_t size, Deadline deadline, SignalCount since);
   ReaderPointer slowest(std::size_t size);
@@ -124,36 +122,31 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   std::atomic<std::uint64_t> changes_{0};
   NewestPlace newest_;
 
-  std::mutex door_;  // protects what follows, on the reactor's thread and in close()
-  process::PrivateFd listener_;
-  process::PrivateFd spare_;  // given up where there is no room for a visitor, to send him away
-  process::Registration visitors_;
+  std::shared_ptr<Visitors> visitors_;
 };
 
 // Those who come by name, on the reactor's thread.
-class PublisherState::Visitors final : public process::Watch {
+class PublisherState::Visitors final : public process::Watch,
+                                       public std::enable_shared_from_this<Visitors> {
  public:
-  explicit Visitors(std::weak_ptr<PublisherState> publisher) : publisher_(std::move(publisher)) {}
+  Visitors(std::weak_ptr<PublisherState> publisher, UniqueFd listener)
+      : publisher_(std::move(publisher)), acceptor_(std::move(listener)) {}
+
+  void start() { acceptor_.start(shared_from_this()); }
+  // The name is free when this returns.
+  void stop() noexcept { acceptor_.close(); }
   void on_readable(std::uint32_t) noexcept override {
     const auto publisher = publisher_.lock();
     if (!publisher) return;
-    bool is_in = false;
-    try {
-      const process::NoFork guard;
-      process::PrivateFd client = publisher->let_in();
-      is_in = static_cast<bool>(client);
-      if (is_in) publisher->admit(std::move(client));
-    } catch (const SystemError& error) {
-      // One that is not taken would be told of again and again; one that was in has gone.
-      if (is_in) return;
-      if (error.code().value() == EMFILE || error.code().value() == ENFILE)
-        publisher->turn_one_away();
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the visitor has been told
-    }
+    acceptor_.accept_waiting([&](UniqueFd& client, const Credentials& who, bool full) {
+      if (!full && (who.uid == 0 || process::same_user(who.uid, ::geteuid())))
+        publisher->admit(process::PrivateFd(std::move(client)));
+    });
   }
 
  private:
   const std::weak_ptr<PublisherState> publisher_;
+  process::Acceptor acceptor_;
 };
 
 class PublisherState::Death final : public process::Watch {
@@ -175,24 +168,14 @@ class PublisherState::Death final : public process::Watch {
 void PublisherState::listen(std::string_view name) {
   {
     const process::NoFork guard;
-    listener_ = process::PrivateFd(NamedListener(name).release());
-    // Who was to be turned away may have gone, and nobody else have come.
-    ::fcntl(listener_.get(), F_SETFL, O_NONBLOCK);
-    spare_ = process::PrivateFd(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    visitors_ = std::make_shared<Visitors>(weak_from_this(), NamedListener(name).release());
   }
   observe(name);
-  visitors_.start(listener_.get(), EPOLLIN, std::make_shared<Visitors>(weak_from_this()));
+  visitors_->start();
 }
 
 void PublisherState::close() noexcept {
-  visitors_.stop();
-  {
-    // The name is free when this returns, also while the reactor has still something to do here.
-    const process::PrivateFd listener = [&] {
-      const std::lock_guard guard(door_);
-      return std::move(listener_);
-    }();
-  }
+  if (visitors_) visitors_->stop();
   std::vector<ReaderPointer> last;
   {
     const std::lock_guard guard(lock_);
@@ -206,23 +189,9 @@ void PublisherState::close() noexcept {
 }
 
 void PublisherState::welcome(int socket, const Welcome& words, const Reader* reader) const {
-  FdMessage message;
-  message.bytes.resize(sizeof words);
-  std::memcpy(message.bytes.data(), &words, sizeof words);
-  if (reader != nullptr) {
-    message.descriptors.push_back(UniqueFd(memory_.fd()));
-    message.descriptors.push_back(UniqueFd(reader->page.fd()));
-  }
-  const auto release = [&] {
-    for (UniqueFd& fd : message.descriptors) (void)fd.release();  // lent
-  };
-  try {
-    send_fd_message(socket, message);
-  } catch (...) {
-    release();
-    throw;
-  }
-  release();
+  const auto bytes = std::as_bytes(std::span(&words, 1));
+  if (reader == nullptr) return send_fd_message(socket, bytes, {});
+  send_fd_message(socket, bytes, std::array{memory_.fd(), reader->page.fd()});
 }
 
 void PublisherState::admit(process::PrivateFd lifeline) {
@@ -267,22 +236,6 @@ void PublisherState::admit(process::PrivateFd lifeline) {
 void PublisherState::remove(const ReaderPointer& reader) noexcept {
   const std::lock_guard guard(lock_);
   if (std::erase(readers_, reader) != 0) changes_.fetch_add(1, std::memory_order_relaxed);
-}
-
-// Nobody, once the name has been given up. Throws SystemError.
-process::PrivateFd PublisherState::let_in() {
-  const std::lock_guard guard(door_);
-  if (!listener_) return {};
-  return process::PrivateFd(NamedListener::accept(listener_.get(), Deadline::now()));
-}
-
-// Room may come up between an attempt and the next: then this has nothing to give up.
-void PublisherState::turn_one_away() noexcept {
-  const std::lock_guard guard(door_);
-  if (!listener_) return;
-  spare_.reset();
-  UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)).reset();
-  spare_ = process::PrivateFd(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
 }
 
 UniqueFd PublisherState::invite() {

@@ -151,11 +151,9 @@ bool may_connect(const Credentials& who, mode_t mode) noexcept {
 }
 
 void answer(int socket, int error, UniqueFd descriptor) {
-  FdMessage fd_message;
-  fd_message.bytes.resize(sizeof error);
-  std::memcpy(fd_message.bytes.data(), &error, sizeof error);
-  if (descriptor) fd_message.descriptors.push_back(std::move(descriptor));
-  send_fd_message(socket, fd_message);
+  const int number = descriptor.get();
+  send_fd_message(socket, std::as_bytes(std::span(&error, 1)),
+                  std::span(&number, descriptor ? 1 : 0));
 }
 
 UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadline,

@@ -57,11 +57,15 @@ UniqueFd Acceptor::accept(bool& full) noexcept {
   const std::lock_guard guard(lock_);
   if (!listener_) return {};
   keep_spare();
+  const auto no_descriptor = [] { return errno == EMFILE || errno == ENFILE; };
   UniqueFd client = accept_one();
-  full = !client && (errno == EMFILE || errno == ENFILE);
-  if (!full) return client;
+  if (client || !no_descriptor()) return client;
+  // Also said where nobody waits.
   spare_.reset();
-  return accept_one();
+  client = accept_one();
+  full = client || no_descriptor();
+  if (!client) keep_spare();
+  return client;
 }
 
 void Acceptor::accept_waiting(const Take& take) noexcept {
@@ -149,6 +153,11 @@ void Acceptor::look_again_later() noexcept {
       const auto kept = watch.lock();
       if (!kept) return;
       looks_later_ = false;
+      {
+        // The next may come when there is none left again.
+        const std::lock_guard guard(lock_);
+        keep_spare();
+      }
       look_again();
     });
   } catch (const std::exception&) {

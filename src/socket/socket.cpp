@@ -208,20 +208,18 @@ std::pair<UniqueFd, UniqueFd> socket_pair() { return connected_pair(SOCK_STREAM)
 
 std::pair<UniqueFd, UniqueFd> packet_socket_pair() { return connected_pair(SOCK_SEQPACKET); }
 
-void send_fd_message(int socket, const FdMessage& fd_message, Deadline deadline) {
-  if (fd_message.bytes.size() > kFdMessageBytes ||
-      fd_message.descriptors.size() > kFdMessageDescriptors)
+void send_fd_message(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors,
+                     Deadline deadline) {
+  if (bytes.size() > kFdMessageBytes || descriptors.size() > kFdMessageDescriptors)
     throw MisuseError("message too large");
   FdMessageHeader header{.magic = FdMessageHeader::kMagic,
-                         .bytes = static_cast<std::uint16_t>(fd_message.bytes.size()),
-                         .descriptors = static_cast<std::uint16_t>(fd_message.descriptors.size())};
-  std::array<iovec, 2> pieces{iovec{.iov_base = &header, .iov_len = sizeof header},
-                              iovec{.iov_base = const_cast<std::byte*>(fd_message.bytes.data()),
-                                    .iov_len = fd_message.bytes.size()}};
-  std::vector<int> numbers;
-  for (const UniqueFd& fd : fd_message.descriptors) numbers.push_back(fd.get());
+                         .bytes = static_cast<std::uint16_t>(bytes.size()),
+                         .descriptors = static_cast<std::uint16_t>(descriptors.size())};
+  std::array<iovec, 2> pieces{
+      iovec{.iov_base = &header, .iov_len = sizeof header},
+      iovec{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()}};
   Ancillary<kFdMessageDescriptors> ancillary;
-  ancillary.add(numbers);
+  ancillary.add(descriptors);
   const msghdr& message = ancillary.message(pieces);
   const int flags = MSG_NOSIGNAL | (deadline.is_never() ? 0 : MSG_DONTWAIT);
   ssize_t sent = 0;
@@ -231,8 +229,14 @@ void send_fd_message(int socket, const FdMessage& fd_message, Deadline deadline)
     if (!wait_for(socket, POLLOUT, deadline)) throw SystemError(ETIMEDOUT, "send a message");
   }
   // It is far smaller than a socket's buffer; one that waits takes it whole.
-  if (static_cast<std::size_t>(sent) != sizeof header + fd_message.bytes.size())
+  if (static_cast<std::size_t>(sent) != sizeof header + bytes.size())
     throw SystemError(EPROTO, "message was cut short");
+}
+
+void send_fd_message(int socket, const FdMessage& fd_message, Deadline deadline) {
+  std::vector<int> numbers;
+  for (const UniqueFd& fd : fd_message.descriptors) numbers.push_back(fd.get());
+  send_fd_message(socket, fd_message.bytes, numbers, deadline);
 }
 
 namespace {
@@ -423,25 +427,26 @@ NamedListener::NamedListener(std::string_view name) : fd_(stream_socket()) {
   if (::listen(fd_.get(), SOMAXCONN) != 0) throw_errno("listen");
 }
 
-UniqueFd NamedListener::accept(int listener, Deadline deadline, std::optional<SignalCount> since) {
-  for (;;) {
-    if (!wait_for(listener, POLLIN, deadline, since))
-      throw SystemError(ETIMEDOUT, "wait for a client");
-    UniqueFd client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+UniqueFd NamedListener::accept(Deadline deadline, std::optional<SignalCount> since) const {
+  while (wait_for(fd_.get(), POLLIN, deadline, since)) {
+    UniqueFd client(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!client) {
       if (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN) continue;
       throw_errno("accept");
     }
     const uid_t who = peer_credentials(client.get()).uid;
     if (trusted(who)) return client;
-    // With what it may have sent.
-    if (process::turn_away(who, std::move(client))) continue;
-    while (!process::Charge(process::Resource::descriptors, who, 1) &&
-           monotonic_ns() < deadline.at()) {
+    // With what it may have sent. Strangers who come without end take none of the caller's time.
+    bool closed = process::turn_away(who, std::move(client));
+    while (monotonic_ns() < deadline.at()) {
       if (since && SignalCount::now() != *since) throw SystemError(EINTR, "accept");
+      if (closed) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      closed = static_cast<bool>(process::Charge(process::Resource::descriptors, who, 1));
     }
+    if (!closed || monotonic_ns() >= deadline.at()) break;
   }
+  throw SystemError(ETIMEDOUT, "wait for a client");
 }
 
 void connect_until(int socket, const AbstractAddress& address, Deadline deadline,

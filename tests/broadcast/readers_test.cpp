@@ -275,7 +275,7 @@ TEST(BroadcastReaders, DoNotWaitLongerForAnAnswerThanTheyWant) {
     const NamedListener publisher(name);
     int error = 0;
     std::thread reader([&] { error = error_of([&] { Subscriber::open(name, {}, deadline); }); });
-    const UniqueFd asked = NamedListener::accept(publisher.fd(), soon());
+    const UniqueFd asked = publisher.accept(soon());
     pollfd gone{.fd = asked.get(), .events = POLLRDHUP, .revents = 0};
     EXPECT_EQ(::poll(&gone, 1, kVeryLongMs), 1) << "it still waits";
     ::shutdown(asked.get(), SHUT_RDWR);

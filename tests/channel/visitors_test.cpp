@@ -81,7 +81,7 @@ TEST(NamedServer, WhoAnswersSomethingElseServesNoChannel) {
     const std::string name = a_name("answers");
     const NamedListener listener(name);
     std::thread server([&] {
-      const UniqueFd client = NamedListener::accept(listener.fd(), Deadline::after(20s));
+      const UniqueFd client = listener.accept(Deadline::after(20s));
       EXPECT_TRUE(receive_fd_message(client.get(), Deadline::after(20s)));
       send_fd_message(client.get(), answer);
       // Until it has seen that.

@@ -95,7 +95,8 @@ int failure_where(std::string_view prefix, Answer answer, Ask ask) {
   const std::string full = std::to_string(::geteuid()) + "/" + unique_name("answers");
   const UniqueFd listener = listen_at(prefix, full);
   std::thread server([&] {
-    const UniqueFd client = NamedListener::accept(listener.get(), Deadline::after(kPatience));
+    EXPECT_TRUE(wait_for(listener.get(), POLLIN, Deadline::after(kPatience)));
+    const UniqueFd client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     answer(client.get());
     char end = 0;
     (void)!::recv(client.get(), &end, 1, 0);

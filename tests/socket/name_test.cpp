@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -116,6 +117,45 @@ TEST(Named, WhoIsSomebodyElseIsTurnedAway) {
   const UniqueFd client = listener.accept(Deadline::after(20s));
   EXPECT_EQ(peer_credentials(client.get()).pid, ::getpid());
   EXPECT_EQ(stranger.join(), 0);
+}
+
+// Somebody else, who connects there without end, in a process of his own.
+class Flood {
+ public:
+  explicit Flood(const AbstractAddress& address)
+      : child_([&address] {
+          ASSERT_TRUE(become(kNobody));
+          std::vector<std::thread> all;
+          for (int i = 0; i < 4; ++i)
+            all.emplace_back([&address] {
+              for (;;) {
+                const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+                (void)!::connect(socket.get(), address.get(), address.size());
+              }
+            });
+          for (std::thread& each : all) each.join();
+        }) {}
+
+ private:
+  Child child_;
+};
+
+TEST(Named, StrangersWithoutEndDoNotOutlastTheDeadline) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const std::string name = a_name("flooded");
+  const NamedListener listener(name);
+  const AbstractAddress address("farcall/0/" + name);
+  const Flood flood(address);
+  pollfd entry{.fd = listener.fd(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&entry, 1, static_cast<int>(door::test::kPatience.count())), 1);
+  for (int i = 0; i < 5; ++i) {
+    const std::int64_t start = monotonic_ns();
+    EXPECT_EQ(errno_of([&] { (void)listener.accept(Deadline::after(200ms)); }), ETIMEDOUT);
+    EXPECT_LT(monotonic_ns() - start, std::chrono::nanoseconds(10s).count());
+  }
+  const SignalCount since = SignalCount::now();
+  note_signal();
+  EXPECT_EQ(errno_of([&] { (void)listener.accept(Deadline::after(60s), since); }), EINTR);
 }
 
 // They may have sent something that takes long to close.

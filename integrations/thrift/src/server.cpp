@@ -301,10 +301,9 @@ std::shared_ptr<TTransport> TFarcallServerTransport::acceptImpl() {
       check_stream(only_descriptor(message));
       auto accepted = std::make_shared<Accepted>(timeout_, message.info());
       const MessageConnection connection = accepted->connect();
-      FdMessage passed;
-      passed.descriptors.push_back(UniqueFd(::fcntl(connection.descriptor(), F_DUPFD_CLOEXEC, 3)));
       // A client that means well has one with room; others are not waited for.
-      send_fd_message(only_descriptor(message), passed, Deadline::now());
+      send_fd_message(only_descriptor(message), {}, std::array{connection.descriptor()},
+                      Deadline::now());
       message.reply();
       const std::lock_guard guard(lock_);
       std::erase_if(children_, [](const auto& child) { return child.expired(); });
