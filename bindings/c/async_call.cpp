@@ -123,7 +123,8 @@ void farcall_call_poll_end(farcall_call* call) {
 int farcall_call_take(farcall_call* call, farcall_answer* answer, int64_t timeout) {
   const SignalCount since = SignalCount::now();
   return guarded([&]() -> int {
-    if (call == nullptr || answer == nullptr || answer->size < sizeof *answer) return -EINVAL;
+    if (call == nullptr) return -EINVAL;
+    check_answer(answer);
     check_buffer(answer->bytes, answer->room);
     if (const int error = of(call)->use(); error != 0) return error;
     if (of(call)->over) return -EINVAL;

@@ -184,7 +184,8 @@ int farcall_client_call(farcall_client* client, const void* request, size_t size
                         farcall_answer* answer, const farcall_call_options* options) {
   const SignalCount since = SignalCount::now();
   return guarded([&] {
-    if (client == nullptr || answer == nullptr || answer->size < sizeof *answer) return -EINVAL;
+    if (client == nullptr) return -EINVAL;
+    check_answer(answer);
     check_buffer(request, size);
     check_buffer(answer->bytes, answer->room);
     farcall_call_options known = known_options(options);

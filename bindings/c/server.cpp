@@ -101,15 +101,10 @@ int farcall_reply_write(farcall_reply* reply, const void* bytes, size_t size) {
 
 int farcall_caller_get(farcall_caller* caller) {
   return guarded([&] {
-    if (caller == nullptr) return -EINVAL;
-    farcall_caller known = known_options(caller);
     const DoorCaller found = DoorRequest::caller();
-    known.pid = found.pid;
-    known.uid = found.effective_user;
-    known.gid = found.effective_group;
-    const std::size_t room = std::min(caller->size, sizeof known);
-    known.size = caller->size;
-    std::memcpy(caller, &known, room);
+    fill_in(
+        caller,
+        {.size = 0, .pid = found.pid, .uid = found.effective_user, .gid = found.effective_group});
     return 0;
   });
 }

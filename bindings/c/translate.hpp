@@ -3,6 +3,7 @@
 // Between C and the rooms: numbers for exceptions, deadlines for timeouts, options that may grow.
 #pragma once
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -11,6 +12,7 @@
 #include <new>
 
 #include "farcall/error.hpp"
+#include "farcall/farcall.h"
 #include "farcall/wait.hpp"
 #include "process/process.hpp"
 
@@ -73,6 +75,24 @@ Options known_options(const Options* given) {
     if (bytes[i] != 0) throw SystemError(EINVAL, "an option of a later version");
   std::memcpy(&known, given, size < sizeof known ? size : sizeof known);
   return known;
+}
+
+// An answer as the first version had it: later members may be missing. Throws SystemError: EINVAL.
+inline void check_answer(const farcall_answer* answer) {
+  constexpr std::size_t kFirst = offsetof(farcall_answer, memory_size) + sizeof(std::size_t);
+  if (answer == nullptr || answer->size < kFirst) throw SystemError(EINVAL, "an answer");
+}
+
+// Fills in what the caller has room for, with zeros for what this version does not know of. What
+// was there does not count. Throws SystemError: EINVAL for a size that cannot be.
+template <class Structure>
+void fill_in(Structure* room, Structure known) {
+  constexpr std::size_t kMost = 4096;  // more was not meant to be one
+  if (room == nullptr || room->size < sizeof room->size || room->size > kMost)
+    throw SystemError(EINVAL, "size of a structure");
+  const std::size_t size = known.size = room->size;
+  std::memset(room, 0, size);
+  std::memcpy(room, &known, std::min(size, sizeof known));
 }
 
 }  // namespace farcall::c

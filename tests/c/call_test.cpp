@@ -92,6 +92,36 @@ TEST_F(CCall, TellsWhoCalls) {
   });
 }
 
+// A program of another version has a shorter structure or a longer one, with anything in it.
+TEST_F(CCall, TellsWhoCallsInAsMuchRoomAsThereIs) {
+  struct Later {
+    farcall_caller first;
+    unsigned char more[16];
+  };
+  const Server server = serve(path, [](std::string_view, farcall_reply* reply) {
+    Later later;
+    std::memset(&later, 0x5a, sizeof later);
+    later.first.size = sizeof later;
+    EXPECT_EQ(farcall_caller_get(&later.first), 0);
+    EXPECT_EQ(later.first.size, sizeof later);
+    EXPECT_EQ(later.first.pid, ::getpid());
+    EXPECT_EQ(later.first.gid, ::getegid());
+    for (const unsigned char each : later.more) EXPECT_EQ(each, 0) << "not known to this version";
+    farcall_caller shorter;
+    std::memset(&shorter, 0x5a, sizeof shorter);
+    shorter.size = offsetof(farcall_caller, uid);
+    EXPECT_EQ(farcall_caller_get(&shorter), 0);
+    EXPECT_EQ(shorter.pid, ::getpid());
+    EXPECT_EQ(shorter.uid, 0x5a5a5a5aU) << "beyond its room";
+    for (const std::size_t size : {std::size_t{0}, sizeof(std::size_t) - 1, SIZE_MAX}) {
+      shorter.size = size;
+      EXPECT_EQ(farcall_caller_get(&shorter), -EINVAL);
+    }
+    return write(reply, "seen");
+  });
+  EXPECT_EQ(call(open(path), "who"), "seen");
+}
+
 TEST_F(CCall, OfAProcedureThatFailsHasNoAnswer) {
   const Server server = serve(path, [](std::string_view request, farcall_reply* reply) {
     return request == "fail" ? -1 : write(reply, "done");
