@@ -180,7 +180,7 @@ inline constexpr std::size_t kMostRequestBytes = std::size_t{1} << 40;
 
 // What clients may make a server hold, and how it serves them. What is beyond a limit is refused
 // with the errno named there; 0 means the default. The server's own user, and root, have more (see
-// farcall-limits(7)).
+// farcall_limits_set(3)).
 struct PortLimits {
   std::size_t sessions = 65'536;                      // EAGAIN
   std::size_t sessions_per_user = 16'384;             // EAGAIN

@@ -48,7 +48,8 @@ enum {
   FARCALL_PIPE_BYTES = 1,    /* a stream without boundaries: write and read */
 };
 
-/* May grow: `size` is sizeof of what the caller knows; all else zero for what is usual. */
+/* Options may grow: `size` is sizeof of what the caller knows; all else zero for what is usual,
+ * except times, of which zero is a time. */
 struct farcall_pipe_options {
   size_t size;
   /* Bytes each way, rounded up to a power of two; 0: 256 KiB. Where the other side has made the
@@ -250,9 +251,10 @@ int farcall_server_create(const char* path, farcall_procedure procedure, void* c
 /* No call is taken from now on. NULL is nothing. In a forked child nothing ends. */
 void farcall_server_close(farcall_server* server);
 
-/* Any door can be called. Waits until there is one, where there is time. -ENOENT where there is no
- * such file, -ECONNREFUSED where no door is attached to it, -ETIMEDOUT where its server does not
- * answer (without a timeout, after a few seconds), -EACCES. */
+/* Any door can be called. Waits until there is one; with a timeout of 0 it has to be there. A server
+ * is asked for its door all the same, and has a few seconds to answer where the timeout does not
+ * end before; then -ETIMEDOUT. -ENOENT where there is no such file, -ECONNREFUSED where no door is
+ * attached to it, -EACCES. */
 int farcall_client_open(const char* path, int64_t timeout, farcall_client** client);
 void farcall_client_close(farcall_client* client);
 

@@ -146,8 +146,9 @@ std::pair<UniqueFd, UniqueFd> connected_pair(int type) {
 AbstractAddress address_of_channel(std::string_view name) {
   const std::string full = "farcall/" + std::to_string(::geteuid()) + "/" + std::string(name);
   if (name.empty() || full.size() > AbstractAddress::kLongest)
-    throw SystemError(EINVAL,
-                      "name of a channel must have 1 to 80 bytes: \"" + std::string(name) + "\"");
+    throw SystemError(EINVAL, "a name has 1 byte at least and, with \"farcall/UID/\" in front, " +
+                                  std::to_string(AbstractAddress::kLongest) + " at most: \"" +
+                                  std::string(name) + "\"");
   return AbstractAddress(full);
 }
 
