@@ -88,11 +88,12 @@ Outcome MessageReader::wait_for_message(std::uint64_t& header, Deadline deadline
   return is_end ? Outcome::finished : outcome;
 }
 
-Outcome MessageReader::read_long(std::span<std::byte> into, std::size_t& size, Deadline deadline) {
+Outcome MessageReader::read_long(std::span<std::byte> into, std::size_t& size, Deadline deadline,
+                                 std::optional<SignalCount> since) {
   // front() has already found the first piece that this call looks at.
   for (;;) {
     std::span<const std::byte> piece;
-    const Outcome outcome = front(piece, deadline);
+    const Outcome outcome = front(piece, deadline, since);
     if (outcome != Outcome::ok) return outcome;
     if (!is_piece()) return fail();
     if (!receiving_long_) {

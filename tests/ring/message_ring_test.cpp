@@ -335,6 +335,28 @@ TEST(MessageRing, ALongMessageIsCountedOnce) {
   }
 }
 
+TEST(MessageRing, ASignalThatWasCaughtSinceEndsAWaitThatHasNotBegun) {
+  MessagePair ring(8192, WaitMode::block);
+  std::vector<std::byte> into(20'000);
+  const auto whole = message(into.size(), 4);
+  std::size_t size = 0;
+  const SignalCount before = SignalCount::now();
+  note_signal();
+  EXPECT_EQ(ring.reader.read(into, size, Deadline::never(), before), Outcome::interrupted);
+  EXPECT_EQ(ring.writer.write(whole, Deadline::never(), before), Outcome::interrupted);
+  // What has been written of it is read without a wait, and the rest is waited for.
+  EXPECT_EQ(ring.reader.read(into, size, Deadline::never(), before), Outcome::interrupted);
+  Outcome written = Outcome::would_block;
+  Outcome read = Outcome::interrupted;
+  while (written == Outcome::would_block || read == Outcome::interrupted) {
+    if (written == Outcome::would_block) written = ring.writer.write(whole, Deadline::now());
+    read = ring.reader.read(into, size, Deadline::never(), before);
+  }
+  EXPECT_EQ(written, Outcome::ok);
+  EXPECT_EQ(read, Outcome::ok);
+  EXPECT_EQ(into, whole);
+}
+
 template <class Half>
 void expect_wake_by_finish(Half& half, WaitState& peer) {
   peer.parked = WaitState::kOnFutex;

@@ -46,7 +46,8 @@ class ByteWriter : public WritingEnd {
                 std::optional<SignalCount> since = std::nullopt);
 
   // In place: waits for at least `least` free bytes (1 to capacity / 2) and gives all that are
-  // free, in one piece; commit(n) then passes the first n of them to the reader.
+  // free, in one piece; commit(n) then passes the first n of them to the reader. Throws MisuseError
+  // where it would wait for more than that.
   Outcome reserve(std::size_t least, std::span<std::byte>& space, Deadline deadline,
                   std::optional<SignalCount> since = std::nullopt) {
     if (!reader_is_open()) return Outcome::peer_gone;
@@ -97,6 +98,7 @@ class ByteReader : public ReadingEnd {
   // In place: waits for at least `least` bytes (1 to capacity / 2) and gives all that are there,
   // in one piece, until consume(). The peer can still change them: copy what a decision rests on.
   // Where fewer than `least` remain and the writer has finished: finished, or ok if least is 1.
+  // Throws MisuseError where it would wait for more than that.
   Outcome front(std::size_t least, std::span<const std::byte>& bytes, Deadline deadline,
                 std::optional<SignalCount> since = std::nullopt) {
     if (least > filled_bytes()) {

@@ -79,7 +79,8 @@ class MessageWriter : public WritingEnd {
   }
 
   // In place: waits for room for a message of `size` bytes, at most longest_piece(); else
-  // too_big. commit(n), n <= size, makes the first n bytes a message.
+  // too_big. commit(n), n <= size, makes the first n bytes a message. Throws MisuseError while a
+  // long message is unfinished.
   Outcome reserve(std::size_t size, std::span<std::byte>& space, Deadline deadline,
                   std::optional<SignalCount> since = std::nullopt) {
     if (size > message_ring::longest_piece(ring_.capacity)) return Outcome::too_big;
@@ -169,14 +170,17 @@ class MessageReader : public ReadingEnd {
 
   // Reads one message into `into`; `size` is its size. Outcomes: ok, would_block, timed_out,
   // interrupted, finished, peer_gone, broken, and too_big where `into` is smaller than `size`:
-  // the message is then still there. Where a long message ends with one of the first three after
-  // ok, part of it may be in `into`: call again with the same buffer to go on.
-  Outcome read(std::span<std::byte> into, std::size_t& size, Deadline deadline) {
+  // the message is then still there, and of a long one `size` is the peer's word, not a bound.
+  // Where a long message ends with would_block, timed_out or interrupted, a part of it may be in
+  // `into`: call again with the same buffer to go on; MisuseError is thrown if it is smaller.
+  // `since` as for a writer.
+  Outcome read(std::span<std::byte> into, std::size_t& size, Deadline deadline,
+               std::optional<SignalCount> since = std::nullopt) {
     std::span<const std::byte> piece;
-    const Outcome outcome = front(piece, deadline);
+    const Outcome outcome = front(piece, deadline, since);
     if (outcome != Outcome::ok) return outcome;
     if (is_piece() || receiving_long_) [[unlikely]]
-      return read_long(into, size, deadline);
+      return read_long(into, size, deadline, since);
     size = piece.size();
     if (size > into.size()) return Outcome::too_big;
     copy_memory(into.data(), piece.data(), size);
@@ -232,7 +236,8 @@ class MessageReader : public ReadingEnd {
   void note_piece() noexcept;
   Outcome wait_for_message(std::uint64_t& header, Deadline deadline,
                            std::optional<SignalCount> since);
-  Outcome read_long(std::span<std::byte> into, std::size_t& size, Deadline deadline);
+  Outcome read_long(std::span<std::byte> into, std::size_t& size, Deadline deadline,
+                    std::optional<SignalCount> since);
 
   std::uint64_t flags_ = 0;      // of the message at head_
   std::size_t piece_bytes_ = 0;  // of the message at head_
