@@ -98,9 +98,11 @@ inline const int kLockedByForks =
 inline bool answer(std::uintptr_t number, char* data, std::size_t size,
                    const door_desc_t* descriptors, uint_t count, ReplyMemory& memory) {
   std::vector<DoorDescriptor> received;
-  received.reserve(count);
-  for (uint_t i = 0; i < count; ++i)
-    received.emplace_back(descriptors[i].d_data.d_desc.d_descriptor);
+  try {
+    received = own(descriptors, count);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   const auto procedure = Procedures::all().find(number);
   if (procedure == nullptr) return false;
   const bool unreferenced = data == DOOR_UNREF_DATA;
@@ -236,11 +238,7 @@ class DoorResult {
     if (at != room.data()) mapped_ = {at, arguments.rsize};
     if (at != own_.data()) elsewhere_ = at;
     size_ = arguments.data_size;
-    // First into owners, of which none is lost if memory runs out.
-    for (uint_t i = 0; i < arguments.desc_num; ++i) {
-      DoorDescriptor received(arguments.desc_ptr[i].d_data.d_desc.d_descriptor);
-      descriptors_.push_back(std::move(received));
-    }
+    descriptors_ = door_detail::own(arguments.desc_ptr, arguments.desc_num);
   }
 
   const std::byte* elsewhere_ = nullptr;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,6 +62,25 @@ class DoorDescriptor {
  private:
   int fd_ = -1;
 };
+
+namespace door_detail {
+
+// Owners of all that came along, or of nothing: where memory is out they are closed. Throws
+// std::bad_alloc.
+inline std::vector<DoorDescriptor> own(const door_desc_t* descriptors, uint_t count) {
+  std::vector<DoorDescriptor> all;
+  const auto number_of = [&](uint_t i) { return descriptors[i].d_data.d_desc.d_descriptor; };
+  try {
+    all.reserve(count);
+  } catch (...) {
+    for (uint_t i = 0; i < count; ++i) DoorDescriptor(number_of(i)).reset();
+    throw;
+  }
+  for (uint_t i = 0; i < count; ++i) all.emplace_back(number_of(i));
+  return all;
+}
+
+}  // namespace door_detail
 
 // The process behind a call, as the kernel knows it.
 struct DoorCaller {
