@@ -47,7 +47,7 @@ int take(Begun& begun, farcall_answer& answer, Deadline until, SignalCount since
   results.buffer = {static_cast<std::byte*>(answer.bytes), answer.room};
   Outcome outcome = Outcome::ok;
   try {
-    outcome = begun.call.take(results, std::min(until, begun.end), since);
+    outcome = (*begun.call).take(results, std::min(until, begun.end), since);
   } catch (const SystemError& error) {
     begun.over = true;
     return refused(error);

@@ -81,6 +81,16 @@ class RetryPolicy {
   ~RetryPolicy() = default;
 };
 
+// Looks at a request before it is sent, in the light of the endpoint's terms.
+class Admission {
+ public:
+  // Returns 0, or the errno that the call is to fail with. Once for each session that is tried.
+  virtual int admit(LiveTerms terms) = 0;
+
+ protected:
+  ~Admission() = default;
+};
+
 // Whether pthread_cancel() may end a wait: whatever the thread's state, or if that permits it.
 enum class Cancellable : std::uint8_t { no, yes, if_permitted };
 
@@ -93,7 +103,8 @@ struct CallArguments {
   Cancellable cancellable = Cancellable::no;
   std::uint32_t origin = 0;  // for the server: who of the client it is, in 24 bits
   RetryPolicy* retry_policy = nullptr;
-  bool until_taken = false;   // of send(): wait until the server has taken it
+  Admission* admission = nullptr;  // of an AsyncCall: to its end
+  bool until_taken = false;        // of send(): wait until the server has taken it
   bool after_others = false;  // a server by priority first looks for what else has come to its port
 };
 
@@ -106,17 +117,13 @@ struct CallResults {
   std::int64_t apart = 0;       // a reply with these bits in its status goes to `large`
 };
 
-// Looks at a request before it is sent, in the light of the endpoint's terms. Returns 0, or the
-// errno that the call is to fail with.
-using Admission = int (*)(LiveTerms terms, const CallArguments& arguments);
-
 // The client's half. Any number of threads may call at once. A process that inherits a Client over
 // fork opens sessions of its own.
 class Client {
  public:
   // `port` is a port's descriptor, of which the client keeps a duplicate, or -1: then each call
   // names one. Throws SystemError.
-  explicit Client(int port, WaitMode mode = WaitMode::adaptive, Admission admission = nullptr);
+  explicit Client(int port, WaitMode mode = WaitMode::adaptive);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

@@ -31,6 +31,7 @@ class AsyncCall::State {
 
   Client::State& client_;
   std::int32_t word_;
+  Admission* const admission_;
   std::vector<std::byte> request_;                 // while there is no session yet
   std::unique_ptr<call::SessionRequest> opening_;  // or
   process::PrivateFd port_;                        // with it: the caller may close its own
@@ -39,12 +40,12 @@ class AsyncCall::State {
 };
 
 AsyncCall::State::State(Client::State& client, const CallArguments& arguments, Deadline room)
-    : client_(client), word_(arguments.word) {
+    : client_(client), word_(arguments.word), admission_(arguments.admission) {
   const int port = client.port_or_own(arguments.port);
   while ((session_ = client.take_idle())) {
     // One that holds a request which wants no reply may have to be waited for.
     if (session_->outstanding()) break;
-    const int error = client.admit(*session_, arguments);
+    const int error = Client::State::admit(*session_, arguments.admission);
     if (error == 0) {
       send(arguments, room);
       return;
@@ -111,7 +112,7 @@ Outcome AsyncCall::State::open(Deadline deadline, SignalCount since) {
   end_opening();
   if (!session_) return outcome;
   const CallArguments arguments{.data = request_, .descriptors = {}, .word = word_};
-  if (const int error = client_.admit(*session_, arguments)) {
+  if (const int error = Client::State::admit(*session_, admission_)) {
     client_.give_back(std::move(session_));
     throw SystemError(error, "call");
   }

@@ -96,8 +96,7 @@ struct Client::State::Own {
   void close_hot() noexcept { take_hot().reset(); }
 };
 
-Client::State::State(int port, WaitMode mode, Admission admission)
-    : mode_(mode), admission_(admission) {
+Client::State::State(int port, WaitMode mode) : mode_(mode) {
   if (port >= 0) port_ = call::duplicate_port(port);
   own_ = new Own;
 }
@@ -257,7 +256,7 @@ void Client::State::retire() noexcept {
   const bool begun = session != nullptr && results != nullptr && !deadline.is_now() &&
                      session->can_at_once(arguments) &&
                      session->epoch() == process::credentials_epoch() &&
-                     admit(*session, arguments) == 0;
+                     admit(*session, arguments.admission) == 0;
   if (begun && session->call_at_once(arguments, *results) &&
       session->made_after == own.retirements.load(std::memory_order_relaxed)) [[likely]] {
     own.hot.store(session, std::memory_order_release);
@@ -285,7 +284,7 @@ void Client::State::retire() noexcept {
     Outcome outcome;
     session = take(arguments.port, cancellable, deadline, since, outcome);
     if (!session) return outcome;
-    while (const int error = admit(*session, arguments)) {
+    while (const int error = admit(*session, arguments.admission)) {
       // A session that has ended says what no longer holds.
       if (!session->hung_up() && !hung_up(port_or_own(arguments.port))) {
         give_back(std::move(session));
@@ -326,8 +325,7 @@ void Client::State::retire() noexcept {
   return outcome;
 }
 
-Client::Client(int port, WaitMode mode, Admission admission)
-    : state_(std::make_unique<State>(port, mode, admission)) {}
+Client::Client(int port, WaitMode mode) : state_(std::make_unique<State>(port, mode)) {}
 Client::~Client() = default;
 
 bool Client::dispatched() noexcept { return last_call_dispatched; }

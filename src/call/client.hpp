@@ -13,7 +13,7 @@ namespace farcall {
 
 class Client::State {
  public:
-  State(int port, WaitMode mode, Admission admission);
+  State(int port, WaitMode mode);
   ~State();
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -36,9 +36,8 @@ class Client::State {
   void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
   void retire() noexcept;
   // Returns 0, or the errno that the call is to fail with.
-  [[nodiscard]] int admit(const call::ClientSession& session,
-                          const CallArguments& arguments) const {
-    return admission_ == nullptr ? 0 : admission_(session.live_terms(), arguments);
+  static int admit(const call::ClientSession& session, Admission* admission) {
+    return admission == nullptr ? 0 : admission->admit(session.live_terms());
   }
   [[nodiscard]] int port_or_own(int port) const noexcept { return port < 0 ? port_.get() : port; }
 
@@ -57,7 +56,6 @@ class Client::State {
 
   UniqueFd port_;
   const WaitMode mode_;
-  const Admission admission_;
   std::atomic<Own*> own_;
 };
 

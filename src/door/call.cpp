@@ -79,8 +79,8 @@ int take_over(CallResults& results, door_arg_t& arguments) {
 
 // Arguments that cannot be passed: `error` says why. What is wrong with them is told when it would
 // have been found out, after the wait for a thread.
-int call_with_bad_arguments(int d, Handle& handle, std::uint64_t bytes, int error,
-                            Cancellable cancellable, const CallWait& wait) {
+int call_with_bad_arguments(int d, Handle& handle, std::uint64_t bytes, ArgumentSizes& sizes,
+                            int error, Cancellable cancellable, const CallWait& wait) {
   CallResults results;
   try {
     const Outcome outcome = handle.client.call({.data = std::as_bytes(std::span(&bytes, 1)),
@@ -88,7 +88,8 @@ int call_with_bad_arguments(int d, Handle& handle, std::uint64_t bytes, int erro
                                                 .word = kBadArguments,
                                                 .port = d,
                                                 .cancellable = cancellable,
-                                                .retry_policy = wait.retry_policy},
+                                                .retry_policy = wait.retry_policy,
+                                                .admission = &sizes},
                                                results, wait.deadline, wait.since);
     if (outcome != Outcome::ok) return to_error(outcome, wait);
   } catch (const SystemError& refusal) {
@@ -146,10 +147,11 @@ int call_kernel_without_arguments(int d, const CallWait& wait) {
   if (!handle) [[unlikely]]
     return call_by_kernel(d, params, outgoing, cancellable, wait);
   door_arg_t arguments = params;  // the reply may be written over it
-  argument_sizes = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};
+  ArgumentSizes sizes(arguments.data_size, arguments.desc_num);
   if (const int error = validate(arguments, outgoing); error != 0)
-    return call_with_bad_arguments(d, *handle, arguments.data_size, error, cancellable, wait);
-  if (outgoing != nullptr) argument_sizes.outgoing = outgoing;
+    return call_with_bad_arguments(d, *handle, arguments.data_size, sizes, error, cancellable,
+                                   wait);
+  sizes.set_outgoing(outgoing);
   std::optional<NoCancel> guard;  // outlives what the results hold
   CallResults results;
   results.buffer = std::as_writable_bytes(std::span(arguments.rbuf, arguments.rsize));
@@ -159,7 +161,8 @@ int call_kernel_without_arguments(int d, const CallWait& wait) {
            .descriptors = outgoing != nullptr ? outgoing->descriptors() : std::span<const int>(),
            .port = d,
            .cancellable = cancellable,
-           .retry_policy = wait.retry_policy},
+           .retry_policy = wait.retry_policy,
+           .admission = &sizes},
           results, wait.deadline, wait.since),
       wait);
   if (error != 0) return error;
@@ -193,11 +196,9 @@ int call_with_descriptors(int d, door_arg_t& params, const CallWait& wait) {
     error = call(d, params, &outgoing, guard.was_cancellable() ? Cancellable::yes : Cancellable::no,
                  wait);
   } catch (const SystemError& failure) {
-    argument_sizes.outgoing = nullptr;
     if (took_descriptors(failure)) outgoing.release();
     throw;
   }
-  argument_sizes.outgoing = nullptr;
   // What fails once a server thread has been found takes them all the same, as on illumos.
   const bool taken = error == 0 || error == EINTR || error == wait.no_answer ||
                      error == EOVERFLOW || error == EINVAL || error == EMFILE;
@@ -209,13 +210,14 @@ int call_without_arguments(int d, const CallWait& wait) {
   const Borrowed handle = borrow(d);
   if (!handle) return call_kernel_without_arguments(d, wait);
   CallResults results;
-  argument_sizes = {};
+  ArgumentSizes none(0);
   return to_error(handle->client.call({.data = {},
                                        .descriptors = {},
                                        .word = kNoArguments,
                                        .port = d,
                                        .cancellable = Cancellable::if_permitted,
-                                       .retry_policy = wait.retry_policy},
+                                       .retry_policy = wait.retry_policy,
+                                       .admission = &none},
                                       results, wait.deadline, wait.since),
                   wait);
 }
@@ -224,21 +226,26 @@ std::shared_ptr<Handle> handle_for_async(int d, std::span<const std::byte> reque
   auto handle = Process::here().find(d);
   if (!handle) throw SystemError(kernel::may_be_door(d) ? EOPNOTSUPP : EBADF, "call");
   if (!readable(request.data(), request.size())) throw SystemError(EFAULT, "call");
-  argument_sizes = {.bytes = request.size()};  // for the door's admission
   return handle;
 }
 
 }  // namespace
 
+int ArgumentSizes::admit(LiveTerms terms) {
+  if (bytes_ < terms[kDataMin] || bytes_ > terms[kDataMax]) return ENOBUFS;
+  if (descriptors_ == 0) return 0;
+  if ((terms[kDescMax] >> 32 & DOOR_REFUSE_DESC) != 0) return ENOTSUP;
+  if (descriptors_ > (terms[kDescMax] & UINT32_MAX)) return ENFILE;
+  // Not before: what nobody takes is no reference that came and went.
+  if (outgoing_ != nullptr) outgoing_->prepare();
+  return 0;
+}
+
 AsyncCall::AsyncCall(int d, std::span<const std::byte> request)
     : handle_(handle_for_async(d, request)),
-      size_(request.size()),
-      call_(handle_->client, {.data = request, .descriptors = {}, .port = d}) {}
-
-Outcome AsyncCall::take(CallResults& results, Deadline deadline, SignalCount since) {
-  argument_sizes = {.bytes = size_};
-  return call_.take(results, deadline, since);
-}
+      sizes_(request.size()),
+      call_(handle_->client,
+            {.data = request, .descriptors = {}, .port = d, .admission = &sizes_}) {}
 
 [[gnu::hot]] int call(int d, door_arg_t* params, const CallWait& wait) {
   if (params == nullptr) return call_without_arguments(d, wait);

@@ -27,6 +27,22 @@ struct CallWait {
 int call(int d, door_arg_t* params, const CallWait& wait);
 
 struct Handle;
+class Outgoing;
+
+// What a door says to arguments of that size, whether they can be passed or not.
+class ArgumentSizes final : public Admission {
+ public:
+  explicit ArgumentSizes(std::size_t bytes, std::size_t descriptors = 0) noexcept
+      : bytes_(bytes), descriptors_(descriptors) {}
+  // They are made ready once the door takes them.
+  void set_outgoing(Outgoing* outgoing) noexcept { outgoing_ = outgoing; }
+  int admit(LiveTerms terms) override;
+
+ private:
+  const std::size_t bytes_;
+  const std::size_t descriptors_;
+  Outgoing* outgoing_ = nullptr;
+};
 
 // A call that its thread does not wait in: see farcall::AsyncCall. It does not need the descriptor.
 class AsyncCall {
@@ -37,11 +53,10 @@ class AsyncCall {
 
   [[nodiscard]] farcall::AsyncCall& operator*() noexcept { return call_; }
   [[nodiscard]] const farcall::AsyncCall& operator*() const noexcept { return call_; }
-  Outcome take(CallResults& results, Deadline deadline, SignalCount since);
 
  private:
   const std::shared_ptr<Handle> handle_;
-  const std::size_t size_;
+  ArgumentSizes sizes_;
   farcall::AsyncCall call_;
 };
 

@@ -278,16 +278,6 @@ inline Borrowed borrow(int fd) {
   return look_up(fd);
 }
 
-class Outgoing;
-
-// What the thread that calls wants to pass, whether it can or not.
-struct ArgumentSizes {
-  std::uint64_t bytes = 0;
-  std::size_t descriptors = 0;
-  Outgoing* outgoing = nullptr;  // made ready once the door takes them; null: nothing to make ready
-};
-extern thread_local constinit ArgumentSizes argument_sizes;
-
 // Whether a descriptor has been seen to be a door's. Lock-free, for close(2) and its relatives.
 bool known(int fd) noexcept;
 void set_known(int fd, bool is_known) noexcept;

@@ -97,20 +97,8 @@ WaitMode mode_from_environment() noexcept {
   return WaitMode::adaptive;
 }
 
-int admission(LiveTerms terms, const CallArguments&) {
-  if (argument_sizes.bytes < terms[kDataMin] || argument_sizes.bytes > terms[kDataMax])
-    return ENOBUFS;
-  if (argument_sizes.descriptors == 0) return 0;
-  if ((terms[kDescMax] >> 32 & DOOR_REFUSE_DESC) != 0) return ENOTSUP;
-  if (argument_sizes.descriptors > (terms[kDescMax] & UINT32_MAX)) return ENFILE;
-  // Not before: what nobody takes is no reference that came and went.
-  if (argument_sizes.outgoing != nullptr) argument_sizes.outgoing->prepare();
-  return 0;
-}
-
 }  // namespace
 
-thread_local constinit ArgumentSizes argument_sizes;
 constinit std::atomic<std::uint64_t> epoch{1};
 
 bool known(int fd) noexcept {
@@ -160,7 +148,7 @@ Handle::Handle(const Name& called, std::uint64_t socket, const std::shared_ptr<D
       cookie(socket),
       local(served),
       is_local(served != nullptr),
-      client(-1, Process::here().mode, admission) {
+      client(-1, Process::here().mode) {
   client.set_label(label_of(name));
   client.set_socket(cookie);
 }
