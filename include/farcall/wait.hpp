@@ -121,6 +121,8 @@ enum class WaitMode : std::uint8_t {
   block,     // hands over at most once, where the peer shares the processor; else sleeps at once
 };
 std::string_view to_string(WaitMode mode) noexcept;
+// What FARCALL_WAIT in the environment names now; adaptive where it names none of them.
+WaitMode wait_mode_from_environment() noexcept;
 
 // How many signals the calling thread has caught of which it was told. Who takes it when a call
 // begins knows before each sleep whether a handler has run since.

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "door/door.hpp"
@@ -89,14 +88,6 @@ void in_child() {
   return true;
 }();
 
-WaitMode mode_from_environment() noexcept {
-  const char* text = std::getenv("FARCALL_WAIT");
-  if (text == nullptr) return WaitMode::adaptive;
-  for (const WaitMode mode : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
-    if (to_string(mode) == text) return mode;
-  return WaitMode::adaptive;
-}
-
 }  // namespace
 
 constinit std::atomic<std::uint64_t> epoch{1};
@@ -153,7 +144,7 @@ Handle::Handle(const Name& called, std::uint64_t socket, const std::shared_ptr<D
   client.set_socket(cookie);
 }
 
-Process::Process() : mode(mode_from_environment()), create_thread(create_default_thread) {}
+Process::Process() : mode(wait_mode_from_environment()), create_thread(create_default_thread) {}
 
 [[gnu::hot]] Process& Process::here() {
   if (Process* now = instance.load(std::memory_order_acquire)) [[likely]]

@@ -123,13 +123,7 @@ class SharedChannel::Listener final : public process::Watch,
 
 WaitMode wait_mode() {
   struct Asked {
-    WaitMode mode = WaitMode::adaptive;
-    Asked() {
-      const char* text = std::getenv("FARCALL_WAIT");
-      const std::string_view wanted = text == nullptr ? "" : text;
-      if (wanted == "spin") mode = WaitMode::spin;
-      if (wanted == "block") mode = WaitMode::block;
-    }
+    WaitMode mode = wait_mode_from_environment();
   };
   static constinit process::MadeOnce<const Asked> asked;
   return asked.get().mode;

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 
 #include "wait/counts_handler.hpp"
 #include "wait/held_signals.hpp"
@@ -146,6 +147,13 @@ std::string_view to_string(WaitMode mode) noexcept {
     case WaitMode::block: return "block";
   }
   return "unknown";
+}
+
+WaitMode wait_mode_from_environment() noexcept {
+  const char* const wanted = std::getenv("FARCALL_WAIT");
+  for (const WaitMode mode : {WaitMode::spin, WaitMode::block})
+    if (wanted != nullptr && to_string(mode) == wanted) return mode;
+  return WaitMode::adaptive;
 }
 
 bool Waiter::gone(const WaitState& peer) const noexcept {
