@@ -87,11 +87,11 @@ int farcall_pipe_adopt(const int descriptors[FARCALL_PIPE_DESCRIPTORS],
  * another receives and polls; the poll of the sending side is the sender's. */
 int farcall_pipe_finish(farcall_pipe* end);
 /*
- * Frees the end: the other can receive what has been sent, then that nothing follows. NULL is
- * nothing. Of an end that has been used elsewhere, or may be, only this process's part goes: one
- * that another process of these has used since fork(2); and one that nobody has used yet, if this
- * process has forked since it has it or has asked for its descriptors. The other end learns
- * (-ECONNRESET) when no process has such an end any more.
+ * Frees the end. The other end receives what has been sent, and then that nothing follows; unless
+ * another process may still use this end, because its descriptors were asked for, or because it was
+ * inherited: one that another process has used since fork(2), or that nobody has used yet. Then only
+ * this process's copy goes, and the other end learns (-ECONNRESET) when no process has one any more.
+ * NULL is nothing.
  */
 void farcall_pipe_close(farcall_pipe* end);
 
