@@ -5,6 +5,7 @@
 #include "message/names.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -95,7 +96,8 @@ int failure_where(std::string_view prefix, Answer answer, Ask ask) {
   const std::string full = std::to_string(::geteuid()) + "/" + unique_name("answers");
   const UniqueFd listener = listen_at(prefix, full);
   std::thread server([&] {
-    EXPECT_TRUE(wait_for(listener.get(), POLLIN, Deadline::after(kPatience)));
+    pollfd entry{.fd = listener.get(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&entry, 1, static_cast<int>(kPatience.count())), 1);
     const UniqueFd client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     answer(client.get());
     char end = 0;
