@@ -129,6 +129,8 @@ class DatagramReceiver {
   [[nodiscard]] std::size_t next_length() const noexcept { return next_length_; }
   // Whether it is worth to call next().
   [[nodiscard]] bool looks_ready() const noexcept { return published() != head_; }
+  // Grows with every datagram that is taken, by at most the ring's size for all that it holds.
+  [[nodiscard]] std::uint64_t position() const noexcept { return head_; }
   // Changes with every datagram that is published.
   [[nodiscard]] std::uint64_t published() const noexcept {
     return memory_.control->tail.load(std::memory_order_relaxed) & ~DatagramControl::kWatchedBit;
