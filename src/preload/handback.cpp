@@ -114,9 +114,9 @@ bool doorbell_rings(const Side& side) noexcept {
 
 // This end while it gives back. Holds the receiver's lock, but as long as other threads sleep in
 // the kernel.
-class Leaving {
+class GivingBack {
  public:
-  Leaving(Side& side, int fd, Guard& receiving) noexcept
+  GivingBack(Side& side, int fd, Guard& receiving) noexcept
       : side_(side),
         direction_(*side.in().control),
         fd_(fd),
@@ -311,8 +311,8 @@ void leave_receiving(Side& side, int fd) noexcept {
   take_doorbell(side, fd);
   const bool empty =
       side.receiver.emptied(side.in()) && !doorbell_rings(side) && !side.receiver.broken();
-  if (Leaving leaving(side, fd, receiving); !empty && !leaving.give_back()) {
-    if (!receiving || leaving.over()) return;
+  if (GivingBack giving(side, fd, receiving); !empty && !giving.give_back()) {
+    if (!receiving || giving.over()) return;
     log(LogLevel::warn, "descriptor %d is reset: the peer does not take back what is unread", fd);
     reset(side, fd, *side.in().control);
   }

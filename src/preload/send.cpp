@@ -43,7 +43,7 @@ bool leave_ring_for_kernel(Side& side, int fd) noexcept {
 
 // Is the peer still there? A sender that never reads would not notice.
 void check_peer(Side& side, int fd) noexcept {
-  const std::uint64_t now = ticks();
+  const std::uint64_t now = now_ticks();
   if (++side.sends_unchecked < kSendsPerLook && now - side.checked_at < kCheckEvery) return;
   side.sends_unchecked = 0;
   side.checked_at = now;

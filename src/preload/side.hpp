@@ -153,7 +153,7 @@ inline bool others_compete(const Side& side) noexcept {
     return true;
   }
   const std::uint64_t until = in->sender_competes_until.load(std::memory_order_relaxed);
-  return until != 0 && Competition::lasts(until, ticks());
+  return until != 0 && Competition::lasts(until, now_ticks());
 }
 
 // A new side, that nothing refers to; null if there is no room.
