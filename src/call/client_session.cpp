@@ -313,7 +313,7 @@ Outcome ClientSession::lose_reply(Turn turn, CallResults& results) noexcept {
 
 Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
-  results.status = slot().extra;
+  results.status = extra();
   std::uint64_t size = turn.size;
   const bool apart = (results.status & results.apart) != 0;
   if ((turn.flags & kRefused) != 0) {
@@ -333,7 +333,7 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
     }
   }
   if ((turn.flags & kTransfer) != 0) {
-    std::memcpy(&size, slot().data, sizeof size);
+    size = load_once<std::uint64_t>(slot().data);
     if (size > transfer_.capacity()) return Outcome::broken;
   }
   int error = 0;

@@ -183,7 +183,7 @@ inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Ki
   // From here on only `turn`, a private copy, is believed, and only within its bounds.
   if (turn.flags != 0 || turn.size > std::min(results.buffer.size(), kInlineBytes)) return false;
   long_ = turn.size > kFirstLineBytes;
-  results.status = slot().extra;
+  results.status = extra();
   if ((results.status & results.apart) != 0) [[unlikely]]
     return false;
   results.data = results.buffer.first(turn.size);

@@ -160,7 +160,7 @@ Outcome ServerSession::answer_refused(int error, const Destination& to, const Re
 Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Request& request,
                                  int& refusal) {
   std::uint64_t size = turn.size;
-  if ((turn.flags & kTransfer) != 0) std::memcpy(&size, slot().data, sizeof size);
+  if ((turn.flags & kTransfer) != 0) size = load_once<std::uint64_t>(slot().data);
   if ((turn.flags & kTransferComes) != 0) {
     refusal = accept_transfer(to.limits.request_bytes);
     if (refusal == EPROTO) return Outcome::broken;

@@ -88,13 +88,13 @@ class ServerSession final : public SessionBase {
   }
   // As far as the endpoint's owner believes it.
   [[nodiscard]] std::uint8_t priority() const noexcept {
-    const auto claimed = static_cast<std::uint8_t>(slot().extra & 0xff);
+    const auto claimed = static_cast<std::uint8_t>(extra() & 0xff);
     if (claimed == 0) return 0;
     const auto owner = endpoint->owner.lock();
     return owner ? owner->bounded(claimed, caller, origin()) : claimed;
   }
   [[nodiscard]] std::uint32_t origin() const noexcept {
-    return static_cast<std::uint32_t>(slot().extra) >> 8;
+    return static_cast<std::uint32_t>(extra()) >> 8;
   }
   // Takes the request that is ready, if it is no more than the slot and the limits hold; `into` has
   // kInlineBytes. False: it is, or makes no sense, and take() is to follow.
@@ -202,7 +202,7 @@ class ServerSession final : public SessionBase {
   void begin(Turn turn, Request& request) noexcept {
     long_ = turn.size > kFirstLineBytes;
     number_.store(turn.number, std::memory_order_relaxed);
-    const auto extra = static_cast<std::uint64_t>(slot().extra);
+    const auto extra = static_cast<std::uint64_t>(this->extra());
     request.wants_reply = turn.kind == Kind::request;
     request.word = static_cast<std::int32_t>(extra >> 32);
     request.origin = static_cast<std::uint32_t>(extra) >> 8;

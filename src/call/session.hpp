@@ -48,6 +48,7 @@
 
 #include "call/transfer.hpp"
 #include "farcall/call.hpp"
+#include "memory/load_once.hpp"
 #include "process/process.hpp"
 
 namespace farcall::call {
@@ -168,6 +169,10 @@ class SessionBase {
     return *reinterpret_cast<SessionControl*>(memory_.data());
   }
   [[nodiscard]] Slot& slot() const noexcept { return control().slot; }
+  // As the peer has it now.
+  [[nodiscard]] std::int64_t extra() const noexcept {
+    return load_once<std::int64_t>(&slot().extra);
+  }
   // Where it is read.
   [[nodiscard]] int socket() const noexcept { return sockets_.mine.get(); }
   // acquire: pairs with the release in give_turn().

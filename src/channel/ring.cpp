@@ -12,6 +12,7 @@
 #include "channel/mapped_ring.hpp"
 #include "farcall/channel/ring.hpp"
 #include "farcall/error.hpp"
+#include "memory/load_once.hpp"
 
 namespace farcall::channel {
 namespace {
@@ -60,9 +61,8 @@ class RingReader final : public Reader {
     if (outcome != Outcome::ok) mapped_ring::throw_for_reader(outcome);
     if (to_come_ == 0 && end_.ring.is_piece()) {
       // The first piece of a long message starts with the size of all.
-      std::uint64_t total = 0;
-      if (piece.size() <= sizeof total) mapped_ring::throw_for_reader(Outcome::broken);
-      std::memcpy(&total, piece.data(), sizeof total);
+      if (piece.size() <= sizeof(std::uint64_t)) mapped_ring::throw_for_reader(Outcome::broken);
+      const auto total = load_once<std::uint64_t>(piece.data());
       piece = piece.subspan(sizeof total);
       if (total <= piece.size()) mapped_ring::throw_for_reader(Outcome::broken);
       to_come_ = total;

@@ -69,7 +69,7 @@ inline bool waits_by_looking(Side& side) noexcept {
   constexpr std::uint32_t kCalls = 1024;
   if (side.busy_calls == 0) {
     if (side.looks_in_vain != 0)
-      side.looks_again = ticks() - side.looked_in_vain < kSoon ? side.looks_again + 1 : 0;
+      side.looks_again = now_ticks() - side.looked_in_vain < kSoon ? side.looks_again + 1 : 0;
     if (side.looks_again < kLooks) return false;
     side.looks_again = 0;
     side.busy_calls = kCalls;
@@ -79,7 +79,7 @@ inline bool waits_by_looking(Side& side) noexcept {
 }
 
 inline void note_look_in_vain(Side& side) noexcept {
-  side.looked_in_vain = ticks();
+  side.looked_in_vain = now_ticks();
   ++side.looks_in_vain;
 }
 
@@ -107,7 +107,7 @@ inline void look_briefly(Side& side) noexcept {
 inline bool time_to_look(Side& side, int fd) noexcept {
   constexpr std::uint32_t kEmptyCallsPerLook = 64;
   constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
-  const std::uint64_t now = ticks();
+  const std::uint64_t now = now_ticks();
   if (++side.empty_calls % kEmptyCallsPerLook != 0 && now - side.looked_at < kLookEvery &&
       !epoll_told_since(fd, side.looked_at))
     return false;

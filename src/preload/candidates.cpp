@@ -34,7 +34,7 @@ std::uint32_t begins_after(std::uint32_t usual) noexcept {
   if (value < 0) {
     value = number_for_tests("FARCALL_TEST_UPGRADE_AFTER");
     const int competes = number_for_tests("FARCALL_TEST_COMPETES");
-    if (competes != 0) pretend(competes == 1 ? Pretence::by_turns : Pretence::always, ticks());
+    if (competes != 0) pretend(competes == 1 ? Pretence::by_turns : Pretence::always, now_ticks());
     forced.store(value, std::memory_order_relaxed);
   }
   return value > 0 ? static_cast<std::uint32_t>(value) : usual;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "memory/load_once.hpp"
+
 namespace farcall::preload {
 
 using detail::DatagramHeader;
@@ -76,8 +78,10 @@ DatagramReceiver::Next DatagramReceiver::next() noexcept {
     const std::uint64_t tail = memory_.control->tail.load(std::memory_order_acquire) & ~kWatched;
     const std::uint64_t there = tail - head_;
     if (there == 0) return Next::none;
-    DatagramHeader header;
-    std::memcpy(&header, memory_.bytes + (head_ & (memory_.size - 1)), sizeof header);
+    const std::byte* const place = memory_.bytes + (head_ & (memory_.size - 1));
+    const DatagramHeader header{
+        .length = load_once<std::uint64_t>(place + offsetof(DatagramHeader, length)),
+        .kernel_before = load_once<std::uint64_t>(place + offsetof(DatagramHeader, kernel_before))};
     if (there > memory_.size || there < sizeof header || header.length > kMostDatagram ||
         record_bytes(header.length) > there)
       return Next::broken;

@@ -35,6 +35,7 @@
 #include <cstdint>
 
 #include "farcall/wait.hpp"
+#include "memory/load_once.hpp"
 
 namespace farcall::preload {
 
@@ -129,6 +130,8 @@ class DatagramReceiver {
   [[nodiscard]] std::size_t next_length() const noexcept { return next_length_; }
   // Whether it is worth to call next().
   [[nodiscard]] bool looks_ready() const noexcept { return published() != head_; }
+  // Grows with every datagram that is taken, by at most the ring's size for all that it holds.
+  [[nodiscard]] std::uint64_t position() const noexcept { return head_; }
   // Changes with every datagram that is published.
   [[nodiscard]] std::uint64_t published() const noexcept {
     return memory_.control->tail.load(std::memory_order_relaxed) & ~DatagramControl::kWatchedBit;
@@ -202,8 +205,8 @@ void DatagramSender::take_back(Take take) noexcept {
   if (tail_ - at > memory_.size || at % sizeof(detail::DatagramHeader) != 0) return;
   while (at != tail_) {
     const std::uint64_t place = at & (memory_.size - 1);
-    const auto* header = reinterpret_cast<const detail::DatagramHeader*>(memory_.bytes + place);
-    const std::uint64_t length = header->length;
+    const auto length =
+        load_once<std::uint64_t>(memory_.bytes + place + offsetof(detail::DatagramHeader, length));
     if (length > kMostDatagram || detail::record_bytes(length) > tail_ - at) return;
     const std::uint64_t from = (place + sizeof(detail::DatagramHeader)) & (memory_.size - 1);
     const std::uint64_t first = length < memory_.size - from ? length : memory_.size - from;

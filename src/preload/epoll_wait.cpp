@@ -138,7 +138,7 @@ bool any_hung_up(const epoll_event* events, int count) noexcept {
 
 // After each call of the kernel that asks for events. Returns how many are for the program.
 long kernel_told(Set& set, int set_fd, epoll_event* events, long count) noexcept {
-  if (count > 0) set.told_at.store(ticks(), std::memory_order_relaxed);
+  if (count > 0) set.told_at.store(now_ticks(), std::memory_order_relaxed);
   if (set.kicked_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
     if (const int left = undo_kicks(set, set_fd, events, static_cast<int>(std::max(count, 0L)));
         count > 0)
@@ -257,7 +257,7 @@ int look(Set& set, const Wait& wait) noexcept {
   }
   const int rings = look_at_rings(set, wait, 0);
   if (rings == 0) return 0;
-  const std::uint64_t now = ticks();
+  const std::uint64_t now = now_ticks();
   if (++set.calls % kCallsPerLook != 0 && now - set.looked_at <= kLookEvery &&
       set.wait_for_room.load(std::memory_order_relaxed) == 0)
     return rings;

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "preload/call_result.hpp"
+#include "preload/collected.hpp"
 #include "preload/connection.hpp"
 #include "preload/log.hpp"
 #include "preload/packet.hpp"
@@ -23,8 +23,9 @@ namespace farcall::preload {
 namespace {
 
 constexpr std::int64_t kMillisecond = 1'000'000;
-// How long the peer is left to answer by itself, how long one that leaves waits for it, how long a
-// sender waits for one that leaves, and how long it waits with closing for that.
+// How long the peer is left to answer by itself, how long one that leaves waits for each of its
+// answers, how long a sender waits for one that leaves, and how long it waits with closing for
+// that.
 constexpr std::int64_t kBeforeBorrowing = 5 * kMillisecond;
 constexpr std::int64_t kLongest = 3'000 * kMillisecond;
 constexpr std::int64_t kLongestForLeaving = 2 * kLongest;
@@ -111,51 +112,11 @@ bool doorbell_rings(const Side& side) noexcept {
   return side.in().control->doorbell.load(std::memory_order_seq_cst) > side.receiver.kernel_taken();
 }
 
-// Memory for what is given back; it is as large as the peer makes it, within reason.
-class Collected {
- public:
-  Collected() = default;
-  Collected(const Collected&) = delete;
-  Collected& operator=(const Collected&) = delete;
-  ~Collected() {
-    if (bytes_ != nullptr) kernel(SYS_munmap, bytes_, room_);
-  }
-  bool make_room(std::size_t least) noexcept {
-    if (least <= room_ - size_) return true;
-    std::size_t room = room_ == 0 ? std::size_t{1} << 20 : 2 * room_;
-    while (room <= kMost && room - size_ < least) room *= 2;
-    if (room > kMost) return false;
-    const long made = bytes_ == nullptr ? kernel(SYS_mmap, nullptr, room, PROT_READ | PROT_WRITE,
-                                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                                        : kernel(SYS_mremap, bytes_, room_, room, MREMAP_MAYMOVE);
-    if (made < 0) return false;
-    bytes_ = reinterpret_cast<std::byte*>(made);
-    room_ = room;
-    return true;
-  }
-  [[nodiscard]] iovec free_part() const noexcept {
-    return {.iov_base = bytes_ + size_, .iov_len = room_ - size_};
-  }
-  void grow(std::size_t size) noexcept { size_ += size; }
-  [[nodiscard]] std::byte* data() const noexcept { return bytes_; }
-  // As messages are looked at; the room is a power of two.
-  [[nodiscard]] Ring as_ring() const noexcept {
-    return {.control = nullptr, .bytes = bytes_, .size = room_};
-  }
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
-
- private:
-  static constexpr std::size_t kMost = std::size_t{256} << 20;
-  std::byte* bytes_ = nullptr;
-  std::size_t room_ = 0;
-  std::size_t size_ = 0;
-};
-
 // This end while it gives back. Holds the receiver's lock, but as long as other threads sleep in
 // the kernel.
-class Leaving {
+class GivingBack {
  public:
-  Leaving(Side& side, int fd, Guard& receiving) noexcept
+  GivingBack(Side& side, int fd, Guard& receiving) noexcept
       : side_(side),
         direction_(*side.in().control),
         fd_(fd),
@@ -208,7 +169,7 @@ class Leaving {
 
   // Reads all that the peer has sent, wherever it is.
   bool collect() noexcept {
-    for (std::int64_t since = now_ns();;) {
+    for (std::int64_t since = now_ns(); !budget_.is_spent();) {
       // What is in the kernel alone can stay there.
       if (collected_.size() == 0 && is_all_in_kernel()) return true;
       if (!collected_.make_room(1)) return false;
@@ -217,6 +178,7 @@ class Leaving {
       const long got = side_.has_messages() ? collect_message() : collect_bytes();
       if (got > 0) {
         collected_.grow(static_cast<std::size_t>(got));
+        budget_.moved(static_cast<std::size_t>(got));
         since = now_ns();
         continue;
       }
@@ -227,6 +189,7 @@ class Leaving {
       serve_peer();
       pause();
     }
+    return false;
   }
 
   long collect_bytes() noexcept {
@@ -274,10 +237,10 @@ class Leaving {
         if (place.from > place.to || place.to != size) return false;
         std::memcpy(side_.in().bytes, collected_.data() + done, size);
         direction_.handback.store(given(place.from, size), std::memory_order_release);
-        continue;
       }
+      // Also of a peer that asks for them again and again.
       const std::int64_t waited = now_ns() - start;
-      if (waited > kLongest || is_dead()) return false;
+      if (waited > kLongest || budget_.is_spent() || is_dead()) return false;
       if (waited > kBeforeBorrowing && !borrowed && state_of(word) == handback::kGiven &&
           direction_.handback.compare_exchange_strong(word, handback::kAsked)) {
         borrowed = true;
@@ -291,6 +254,7 @@ class Leaving {
       pause();
     }
     done += size;
+    budget_.moved(size);
     return true;
   }
 
@@ -322,6 +286,7 @@ class Leaving {
   int fd_;
   Guard& receiving_;
   const std::uint32_t generation_;
+  Budget budget_{kLongestForLeaving};
   Collected collected_;
 };
 
@@ -346,8 +311,8 @@ void leave_receiving(Side& side, int fd) noexcept {
   take_doorbell(side, fd);
   const bool empty =
       side.receiver.emptied(side.in()) && !doorbell_rings(side) && !side.receiver.broken();
-  if (Leaving leaving(side, fd, receiving); !empty && !leaving.give_back()) {
-    if (!receiving || leaving.over()) return;
+  if (GivingBack giving(side, fd, receiving); !empty && !giving.give_back()) {
+    if (!receiving || giving.over()) return;
     log(LogLevel::warn, "descriptor %d is reset: the peer does not take back what is unread", fd);
     reset(side, fd, *side.in().control);
   }
@@ -358,6 +323,7 @@ void leave_receiving(Side& side, int fd) noexcept {
 
 bool serve_leaving_peer(Side& side, int fd) noexcept {
   const Ring& ring = side.out();
+  if (side.sender.gave_up_leaving_peer()) return true;
   std::uint64_t word = ring.control->handback.load(std::memory_order_acquire);
   if (state_of(word) == handback::kGiven) {
     const Place place = place_of(word);
@@ -390,14 +356,19 @@ void answer_leaving_peer(Side& side, int fd) noexcept {
 
 namespace {
 
-bool wait_for_leaving_peer(Side& side, int fd, std::int64_t at_most) noexcept {
-  const std::int64_t start = now_ns();
+// The peer's word does not count from here on: it would begin to leave again.
+void give_up_leaving_peer(Side& side, int fd) noexcept {
+  side.sender.give_up_leaving_peer();
+  reset(side, fd, *side.out().control);
+}
+
+// Until `end`. False if a signal came.
+bool wait_for_leaving_peer(Side& side, int fd, std::int64_t end) noexcept {
   while (!serve_leaving_peer(side, fd)) {
-    if (now_ns() - start > at_most) {
-      reset(side, fd, *side.out().control);
-      return true;
-    }
-    if (!pause()) return false;
+    if (now_ns() > end)
+      give_up_leaving_peer(side, fd);
+    else if (!pause())
+      return false;
   }
   return true;
 }
@@ -405,7 +376,7 @@ bool wait_for_leaving_peer(Side& side, int fd, std::int64_t at_most) noexcept {
 }  // namespace
 
 bool wait_for_leaving_peer(Side& side, int fd) noexcept {
-  return wait_for_leaving_peer(side, fd, kLongestForLeaving);
+  return wait_for_leaving_peer(side, fd, now_ns() + kLongestForLeaving);
 }
 
 bool bear_with_leaving_peer(Side& side, int fd) noexcept {
@@ -423,7 +394,7 @@ bool bear_with_leaving_peer(Side& side, int fd) noexcept {
   }
   if (now_ns() - side.peer_leaves_since < kLongestForLeaving) return false;
   side.peer_leaves_since = 0;
-  reset(side, fd, *side.out().control);
+  give_up_leaving_peer(side, fd);
   return true;
 }
 
@@ -450,15 +421,17 @@ void take_last_doorbell(Side& side, int fd) noexcept {
 
 void send_last_bytes(Side& side, int fd) noexcept {
   const Ring& ring = side.out();
+  // In all, whatever interrupts it, and however often the peer leaves.
+  const std::int64_t end = now_ns() + kLongestBeforeClosing;
   do {
-    while (!wait_for_leaving_peer(side, fd, kLongestBeforeClosing)) {
-    }
+    while (!wait_for_leaving_peer(side, fd, end)) continue;
     const RoomForAll room(fd, is_unix(side.kind) && side.sender.unread(ring) != 0);
     reclaim(side, fd, true);
     // A peer that has begun to leave meanwhile holds some of them. In one order with collect():
     // either it finds the ring empty or this sees that it has asked.
     std::atomic_thread_fence(std::memory_order_seq_cst);
-  } while (is_under_way(ring.control->handback.load(std::memory_order_seq_cst)));
+  } while (!side.sender.gave_up_leaving_peer() &&
+           is_under_way(ring.control->handback.load(std::memory_order_seq_cst)));
 }
 
 void hand_back(Side& side, int fd, Reason reason) noexcept {

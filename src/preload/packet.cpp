@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "memory/load_once.hpp"
 #include "preload/real.hpp"
 
 namespace farcall::preload {
@@ -28,7 +29,7 @@ std::atomic_ref<std::uint64_t> header_at(const Ring& memory, std::uint64_t place
 }
 #else
 std::uint64_t length_at(const Ring& memory, std::uint64_t at) noexcept {
-  return header_at(memory, at).load(std::memory_order_relaxed);
+  return load_once<std::uint64_t>(memory.bytes + at);
 }
 #endif
 

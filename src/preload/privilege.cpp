@@ -4,6 +4,7 @@
 // shares with others, on the strength of who it was, is left before.
 #include "preload/privilege.hpp"
 
+#include <linux/nsfs.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -14,6 +15,7 @@
 #include <cstdarg>
 
 #include "preload/epoll.hpp"
+#include "preload/fork.hpp"
 #include "preload/handback.hpp"
 #include "preload/real.hpp"
 #include "preload/udp.hpp"
@@ -74,7 +76,48 @@ void before_change(long call, const Ids& wanted) noexcept {
   if (changes && in_own_process()) leave_connections();
 }
 
+// Whoever is somewhere else has other rights over what is shared, or other names for it.
+constexpr unsigned long kElsewhere = CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWPID;
+
+// From now on children live in another PID namespace than this process, as numbers of threads say
+// who holds a lock of a side. They are told to fork() last, and so come first.
+constinit std::atomic<bool> children_elsewhere{false};
+void note_children_elsewhere() noexcept {
+  static constinit std::atomic<bool> known{false};
+  children_elsewhere.store(true);
+  if (known.exchange(true)) return;
+  at_fork({.before =
+               []() noexcept {
+                 if (children_elsewhere.load()) leave_connections();
+               },
+           .in_parent = []() noexcept {},
+           // Its own children live where it does.
+           .in_child =
+               []() noexcept {
+                 if (children_elsewhere.exchange(false)) forget_inherited();
+               }});
+}
+
+bool is_of_pids(int fd, int kind) noexcept {
+  return kind != 0 ? (kind & CLONE_NEWPID) != 0
+                   : kernel(SYS_ioctl, fd, NS_GET_NSTYPE) == CLONE_NEWPID;
+}
+
 }  // namespace
+
+void leave_for_flags(unsigned long flags) noexcept {
+  if (!in_own_process()) return;
+  // Threads or processes whose numbers mean the same descriptors here and others there are more
+  // than the table can tell.
+  if ((flags & CLONE_FILES) != 0)
+    leave_for_good();
+  else if ((flags & kElsewhere) != 0)
+    leave_connections();
+}
+
+void forget_for_flags(unsigned long flags) noexcept {
+  if ((flags & CLONE_NEWPID) != 0) forget_inherited();
+}
 
 void leave_connections() noexcept {
   const int highest = highest_descriptor();
@@ -150,20 +193,18 @@ int chroot(const char* path) {
 }
 
 int unshare(int flags) {
-  constexpr int kElsewhere = CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWPID;
-  if (in_own_process()) {
-    // Threads whose numbers mean different descriptors are more than the table can tell.
-    if ((flags & CLONE_FILES) != 0)
-      leave_for_good();
-    else if ((flags & kElsewhere) != 0)
-      leave_connections();
-  }
-  return real::next<"unshare", int(int)>()(flags);
+  leave_for_flags(static_cast<unsigned>(flags));
+  const int result = real::next<"unshare", int(int)>()(flags);
+  if (result == 0 && (flags & CLONE_NEWPID) != 0 && in_own_process()) note_children_elsewhere();
+  return result;
 }
 
 int setns(int fd, int kind) {
-  if (in_own_process()) leave_connections();
-  return real::next<"setns", int(int, int)>()(fd, kind);
+  const bool own = in_own_process();
+  if (own) leave_connections();
+  const int result = real::next<"setns", int(int, int)>()(fd, kind);
+  if (own && result == 0 && is_of_pids(fd, kind)) note_children_elsewhere();
+  return result;
 }
 
 int prctl(int option, ...) {

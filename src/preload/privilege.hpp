@@ -10,6 +10,10 @@ namespace farcall::preload {
 void leave_connections() noexcept;
 // And none is accelerated from now on: what the program does with them is not seen any more.
 void leave_for_good() noexcept;
+// Before a process is made with these flags of clone(), or this one gives up what they name.
+void leave_for_flags(unsigned long flags) noexcept;
+// In a child that was made with them, when it knows that it is one.
+void forget_for_flags(unsigned long flags) noexcept;
 // And the library makes no system call from now on that the program would not make.
 void confine() noexcept;
 [[nodiscard]] bool is_confined() noexcept;

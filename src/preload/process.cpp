@@ -82,14 +82,29 @@ constexpr unsigned long kSharesMemory = CLONE_VM | CLONE_VFORK;
 struct CloneStart {
   int (*function)(void*);
   void* argument;
+  unsigned long flags;
 };
 
 int begin_clone(void* pointer) {
   const CloneStart start = *static_cast<CloneStart*>(pointer);
   after_bare_fork_in_child();
+  forget_for_flags(start.flags);
   const int status = start.function(start.argument);
   leave_process(Leaving::ends);
   return status;
+}
+
+// The same by a bare call, of which the child goes on where its parent does.
+template <class Make>
+long clone_by(unsigned long flags, Make make) noexcept {
+  const long child = fork_by(make);
+  if (child == 0) forget_for_flags(flags);
+  return child;
+}
+
+// Threads share the descriptors of their process, and so does this library's table.
+unsigned long flags_to_leave_for(unsigned long flags) noexcept {
+  return (flags & CLONE_VM) != 0 ? flags & ~static_cast<unsigned long>(CLONE_FILES) : flags;
 }
 
 // A library that the program has opened for itself is not behind this one; but it is loaded.
@@ -334,10 +349,11 @@ int clone(int (*function)(void*), void* stack, int flags, void* argument, ...) {
   for (void*& one : rest) one = va_arg(list, void*);
   va_end(list);
   Clone* const next = real::next<"clone", Clone>();
-  if ((static_cast<unsigned long>(flags) & kSharesMemory) != 0 || function == nullptr ||
-      stack == nullptr)
+  const auto asked = static_cast<unsigned long>(static_cast<unsigned>(flags));
+  leave_for_flags(flags_to_leave_for(asked));
+  if ((asked & kSharesMemory) != 0 || function == nullptr || stack == nullptr)
     return next(function, stack, flags, argument, rest[0], rest[1], rest[2]);
-  CloneStart start{.function = function, .argument = argument};
+  CloneStart start{.function = function, .argument = argument, .flags = asked};
   before_bare_fork();
   const int child = next(begin_clone, stack, flags, &start, rest[0], rest[1], rest[2]);
   const int error = errno;
@@ -443,21 +459,25 @@ long syscall(long number, ...) {
     case SYS_setresuid:
     case SYS_setresgid:
     case SYS_chroot:
-    case SYS_setns:
       if (in_own_process()) leave_connections();
       return with_errno(by_kernel());
+    case SYS_setns: return setns(fd, second);
     case SYS_unshare: return unshare(fd);
 #ifdef SYS_fork
     case SYS_fork: return with_errno(fork_by(by_kernel));
 #endif
-    case SYS_clone:
-      if ((static_cast<unsigned long>(a[0]) & kSharesMemory) == 0)
-        return with_errno(fork_by(by_kernel));
+    case SYS_clone: {
+      const auto flags = static_cast<unsigned long>(a[0]);
+      leave_for_flags(flags_to_leave_for(flags));
+      if ((flags & kSharesMemory) == 0) return with_errno(clone_by(flags, by_kernel));
       return with_errno(by_kernel());
+    }
     case SYS_clone3: {
       const auto* const asked = reinterpret_cast<const clone_args*>(a[0]);
-      if (!is_no_address(asked) && (asked->flags & kSharesMemory) == 0 && asked->stack == 0)
-        return with_errno(fork_by(by_kernel));
+      if (is_no_address(asked)) return with_errno(by_kernel());
+      leave_for_flags(flags_to_leave_for(asked->flags));
+      if ((asked->flags & kSharesMemory) == 0 && asked->stack == 0)
+        return with_errno(clone_by(asked->flags, by_kernel));
       return with_errno(by_kernel());
     }
     default: return with_errno(by_kernel());

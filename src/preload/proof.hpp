@@ -2,6 +2,9 @@
 //
 // Whom to believe: which user a peer is, whether it holds the socket that it speaks for, and
 // whether memory that it passes can be mapped without harm.
+//
+// The rooms beneath have much of this, too; but they throw, and they call the C library, whose
+// calls are this library's hooks here. This goes to the kernel itself.
 #pragma once
 
 #include <fcntl.h>

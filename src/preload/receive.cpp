@@ -116,8 +116,11 @@ class Receiving {
     for (;;) {
       const long got = take();
       if (got == kMessage) return message_came();
-      if (got > 0 && finished(got)) return total_;
-      if (got > 0) continue;
+      if (got > 0) {
+        note_taken(got);
+        if (is_complete()) return total_;
+        continue;
+      }
       if (got == 0) {
         // Nothing comes any more: the kernel says so as often as it is asked.
         side_.receiver.watch_for_ever(side_.in());
@@ -133,14 +136,15 @@ class Receiving {
       ssize_t result = 0;
       bool cut = false;
       switch (wait(result, cut)) {
-        case Outcome::look_again: break;
-        case Outcome::message: return message_came();
-        case Outcome::took:
+        case AfterLook::look_again: break;
+        case AfterLook::message: return message_came();
+        case AfterLook::took:
           to_.skip(static_cast<std::size_t>(result));
-          if (finished(result)) return total_;
+          note_taken(result);
+          if (is_complete()) return total_;
           if (cut) waits_ = false;
           break;
-        case Outcome::ended:
+        case AfterLook::ended:
           if (total_ == 0) return result;
           if (result < 0 && owns_guard_) keep_error(side_, errno);
           return total_;
@@ -149,7 +153,7 @@ class Receiving {
   }
 
  private:
-  enum class Outcome : std::uint8_t { look_again, took, message, ended };
+  enum class AfterLook : std::uint8_t { look_again, took, message, ended };
 
   // Of packets a reset is told first, whether the kernel knows of it or only this library. Who asks
   // takes the kernel's word away: it is told once.
@@ -206,11 +210,11 @@ class Receiving {
   }
 
   ssize_t message_came() noexcept {
-    if (owns_guard_) (void)finished(0);
+    if (owns_guard_) note_taken(0);
     return message_result(call_, length_);
   }
 
-  bool finished(ssize_t got) noexcept {
+  void note_taken(ssize_t got) noexcept {
     total_ += got;
     may_restart_ = may_restart_ && total_ == 0;
     stayed_ = false;
@@ -222,6 +226,10 @@ class Receiving {
       if (side_.receiver.watched()) side_.receiver.unwatch(side_.in());
       borrowed_ = false;
     }
+  }
+
+  // Whether the call returns what it has.
+  [[nodiscard]] bool is_complete() const noexcept {
     return peek_ || !all_ || static_cast<std::size_t>(total_) == wanted_ ||
            (call_.with != nullptr && call_.with->came);
   }
@@ -297,7 +305,7 @@ class Receiving {
     return side_.receiver.next(side_.in()).kind == Receiver::Next::nothing;
   }
 
-  Outcome wait(ssize_t& result, bool& cut) {
+  AfterLook wait(ssize_t& result, bool& cut) {
     if (!stayed_) {
       stayed_ = true;
       side_.waited = true;
@@ -316,7 +324,7 @@ class Receiving {
           // What ended the wait may be no more than the end of the stream, or of a segment.
           const Receiver::Next next = side_.receiver.next(side_.in());
           if (next.kind == Receiver::Next::ring) stayed_ = false;
-          if (next.kind != Receiver::Next::nothing) return Outcome::look_again;
+          if (next.kind != Receiver::Next::nothing) return AfterLook::look_again;
         } else if (ends_wait(side_.patience.interruption(), !may_restart_)) {
           return ended(result, fail(-EINTR));
         }
@@ -326,7 +334,7 @@ class Receiving {
     borrowed_ = false;
     const Receiver::Next next = side_.receiver.next(side_.in());
     if (next.kind == Receiver::Next::ring || next.kind == Receiver::Next::broken)
-      return Outcome::look_again;
+      return AfterLook::look_again;
     const bool open = next.kind != Receiver::Next::kernel;
     result = side_.has_messages()
                  ? sleep_for_message(side_, call_, length_, guard_)
@@ -334,7 +342,7 @@ class Receiving {
                                    cut, guard_);
     if (result == kMessage) {
       owns_guard_ = !is_gone(side_, generation_);
-      return Outcome::message;
+      return AfterLook::message;
     }
     if (is_gone(side_, generation_)) {
       owns_guard_ = false;
@@ -342,16 +350,16 @@ class Receiving {
       return ended(result, result == kNothing ? fail(-EBADF) : result);
     }
     if (result == kNothing || (result == 0 && side_.receiver.reclaim_unfinished(side_.in())))
-      return Outcome::look_again;
-    if (result > 0) return Outcome::took;
+      return AfterLook::look_again;
+    if (result > 0) return AfterLook::took;
     if (result == 0) side_.receiver.watch_for_ever(side_.in());
     if (result < 0) errno = told_by_kernel(side_, call_.fd, errno);
     return ended(result, at_end(side_, call_.fd, result));
   }
 
-  static Outcome ended(ssize_t& result, ssize_t value) noexcept {
+  static AfterLook ended(ssize_t& result, ssize_t value) noexcept {
     result = value;
-    return Outcome::ended;
+    return AfterLook::ended;
   }
 
   Side& side_;

@@ -43,7 +43,7 @@ bool leave_ring_for_kernel(Side& side, int fd) noexcept {
 
 // Is the peer still there? A sender that never reads would not notice.
 void check_peer(Side& side, int fd) noexcept {
-  const std::uint64_t now = ticks();
+  const std::uint64_t now = now_ticks();
   if (++side.sends_unchecked < kSendsPerLook && now - side.checked_at < kCheckEvery) return;
   side.sends_unchecked = 0;
   side.checked_at = now;
@@ -130,11 +130,20 @@ ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& gua
   settle_before_sleep();
   ssize_t result = 0;
   const std::int64_t start = now_ns();
-  for (bool room = false; !room && result == 0;) {
+  // Room wakes at once. Signals are held meanwhile, as nobody else tells which of them end the
+  // call, so they are looked for: after a moment at first, and less often by whoever has waited
+  // for long.
+  constexpr std::int64_t kFirstLook = 2'000'000;
+  constexpr std::int64_t kLastLook = 32'000'000;
+  std::int64_t until_look = kFirstLook;
+  for (bool room = false; !room && result == 0;
+       until_look = std::min(until_look + until_look / 8, kLastLook)) {
     ::pthread_testcancel();
     const HeldSignals held;
     pollfd look{.fd = call.fd, .events = POLLOUT, .revents = 0};
-    timespec moment{.tv_sec = 0, .tv_nsec = 2'000'000};
+    const std::int64_t left =
+        longest == 0 ? until_look : std::max<std::int64_t>(start + longest - now_ns(), 0) + 1;
+    timespec moment{.tv_sec = 0, .tv_nsec = std::min(until_look, left)};
     room = kernel(SYS_ppoll, &look, 1, &moment, nullptr, 0) > 0;
     if (ends_wait(held.interruption(), part_sent || call.is_rest))
       result = fail(-EINTR);

@@ -95,9 +95,15 @@ bool parse_ports(std::string_view text, EndpointPattern& pattern) noexcept {
   return true;
 }
 
-// A path, or @ and an abstract name; with * at the end, all that begin so.
+constexpr std::string_view kHere = "./";
+constexpr std::string_view kAbove = "../";
+
+// A path, or @ and an abstract name; with * at the end, all that begin so. Of ./ only that the path
+// begins where the program is.
 bool parse_name(std::string_view text, EndpointPattern& pattern) noexcept {
   pattern.is_name = true;
+  pattern.is_relative = text.starts_with('.');
+  if (text.starts_with(kHere)) text.remove_prefix(kHere.size());
   pattern.any_end = text.ends_with('*');
   if (pattern.any_end) text.remove_suffix(1);
   if (text.size() > UnixName::kMost) return false;
@@ -110,7 +116,8 @@ bool parse_name(std::string_view text, EndpointPattern& pattern) noexcept {
 // ADDRESS[:PORTS], an IPv6 address in brackets if ports follow; or the name of a unix socket.
 bool parse_pattern(std::string_view text, EndpointPattern& pattern) noexcept {
   pattern.is_name = false;
-  if (text.starts_with('/') || text.starts_with('@')) return parse_name(text, pattern);
+  for (const std::string_view begin : {std::string_view("/"), std::string_view("@"), kHere, kAbove})
+    if (text.starts_with(begin)) return parse_name(text, pattern);
   if (text.starts_with('[')) {
     const std::size_t bracket = text.find(']');
     if (bracket == text.npos || !parse_address(cut(text, 1, bracket), pattern)) return false;
@@ -314,8 +321,11 @@ bool EndpointPattern::matches(const Endpoint& endpoint) const noexcept {
 
 bool EndpointPattern::matches(const UnixName& other) const noexcept {
   if (!is_name) return any_address && first_port == 0 && last_port == 65535;
-  return (any_end ? other.size >= name.size : other.size == name.size) &&
-         std::memcmp(other.bytes.data(), name.bytes.data(), name.size) == 0;
+  std::string_view spelled(other.bytes.data(), other.size);
+  if (is_relative && (spelled.empty() || spelled[0] == '/' || spelled[0] == '\0')) return false;
+  if (spelled.starts_with(kHere)) spelled.remove_prefix(kHere.size());
+  const std::string_view wanted(name.bytes.data(), name.size);
+  return any_end ? spelled.starts_with(wanted) : spelled == wanted;
 }
 
 bool Settings::wants(const Endpoint& one, const Endpoint& other) const noexcept {

@@ -58,8 +58,9 @@ struct EndpointPattern {
   bool any_address;
   std::uint16_t first_port;
   std::uint16_t last_port;
-  bool is_name = false;  // of a unix socket
-  bool any_end = false;  // the name begins so
+  bool is_name = false;      // of a unix socket
+  bool is_relative = false;  // a path from where the program is
+  bool any_end = false;      // the name begins so
   UnixName name{};
 
   [[nodiscard]] bool matches(const Endpoint& endpoint) const noexcept;

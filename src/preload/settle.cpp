@@ -58,7 +58,7 @@ bool settle(Entry& entry, bool other_thread) noexcept {
     return true;
   }
   if (other_thread) {
-    const std::uint64_t now = ticks();
+    const std::uint64_t now = now_ticks();
     if (entry.position != side.sender.position()) {
       entry.position = side.sender.position();
       entry.looked_at = now;

@@ -17,6 +17,7 @@
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
+#include "preload/vacant.hpp"
 
 namespace farcall::preload {
 
@@ -50,20 +51,6 @@ constinit std::atomic<std::uint64_t> descriptor_limit{0};  // when it was last a
 // Connections of this process that are accelerated.
 constinit std::atomic<std::uint32_t> accelerated{0};
 
-// Where closed connections were mapped. A thread may still be looking there, so the addresses stay
-// mapped, to zeroes or to the next connection: whoever looks compares generations before it
-// believes what it saw. Many that nobody needs for long are given up.
-struct Vacant {
-  std::byte* mapping;
-  std::size_t size;
-  std::int64_t since;
-};
-constexpr std::size_t kMostVacant = 4096;
-constexpr std::size_t kFewVacant = 64;
-constexpr std::int64_t kVacantFor = 2'000'000'000;
-constinit std::array<Vacant, kMostVacant> vacant{};
-constinit std::size_t vacant_count = 0;
-
 void note_highest(std::atomic<int>& mark, int fd) noexcept {
   int before = mark.load(std::memory_order_relaxed);
   while (before < fd && !mark.compare_exchange_weak(before, fd, std::memory_order_relaxed)) {
@@ -90,32 +77,10 @@ Slab* get_slab() noexcept {
   return found;
 }
 
-// Keeps the latest; holds `life`.
-void unmap_old() noexcept {
-  if (vacant_count <= kFewVacant) return;
-  const std::int64_t now = now_ns();
-  std::size_t old = 0;
-  while (vacant_count - old > kFewVacant && now - vacant[old].since > kVacantFor) {
-    kernel(SYS_munmap, vacant[old].mapping, vacant[old].size);
-    ++old;
-  }
-  if (old == 0) return;
-  vacant_count -= old;
-  std::memmove(vacant.data(), vacant.data() + old, vacant_count * sizeof(Vacant));
-}
-
 // Holds `life`.
 void retire(Side& side) noexcept {
   if (side.own().mapping == nullptr) return;
-  unmap_old();
-  // Whoever still looks sees zeroes of its own.
-  kernel(SYS_mmap, side.own().mapping, side.own().mapped, PROT_READ | PROT_WRITE,
-         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
-  if (vacant_count < kMostVacant)
-    vacant[vacant_count++] = {
-        .mapping = side.own().mapping, .size = side.own().mapped, .since = now_ns()};
-  else
-    kernel(SYS_munmap, side.own().mapping, side.own().mapped);
+  unmap_connection(side.own().mapping, side.own().mapped);
   side.own().mapping = nullptr;
 }
 
@@ -365,6 +330,23 @@ Released forget(int fd) noexcept {
   return {.side = last ? side : nullptr};
 }
 
+void forget_inherited() noexcept {
+  const Guard guard(life);
+  const std::int64_t now = now_ns();
+  for (int fd = 0; fd <= highest_descriptor(); ++fd) {
+    Side* const side = detail::table[static_cast<std::size_t>(fd)].exchange(nullptr);
+    if (side == nullptr || references[index_of(*side)].fetch_sub(1, std::memory_order_relaxed) != 1)
+      continue;
+    if (side->accelerated()) uncount_accelerated();
+    side->own().in = {};
+    side->own().out = {};
+    stop_observing(*side);
+    retire(*side);
+    side->left_at.store(now, std::memory_order_relaxed);
+    side->processes.fetch_sub(1, std::memory_order_acq_rel);
+  }
+}
+
 void say_closed(Released released, int fd) noexcept {
   if (released.side == nullptr || released.side->other_holders_unknown) return;
   Side& side = *released.side;
@@ -426,19 +408,6 @@ bool count_accelerated() noexcept {
 }
 
 void uncount_accelerated() noexcept { accelerated.fetch_sub(1, std::memory_order_relaxed); }
-
-std::byte* map_connection(std::size_t size, int memory) noexcept {
-  const Guard guard(life);
-  std::byte* place = nullptr;
-  for (std::size_t i = vacant_count; i != 0 && place == nullptr; --i)
-    if (vacant[i - 1].size == size) {
-      place = vacant[i - 1].mapping;
-      vacant[i - 1] = vacant[--vacant_count];
-    }
-  const long mapped = kernel(SYS_mmap, place, size, PROT_READ | PROT_WRITE,
-                             MAP_SHARED | (place == nullptr ? 0 : MAP_FIXED), memory, 0);
-  return mapped < 0 ? nullptr : reinterpret_cast<std::byte*>(mapped);
-}
 
 std::uint64_t ask_descriptor_limit() noexcept {
   rlimit found{};

@@ -153,7 +153,7 @@ inline bool others_compete(const Side& side) noexcept {
     return true;
   }
   const std::uint64_t until = in->sender_competes_until.load(std::memory_order_relaxed);
-  return until != 0 && Competition::lasts(until, ticks());
+  return until != 0 && Competition::lasts(until, now_ticks());
 }
 
 // A new side, that nothing refers to; null if there is no room.
@@ -168,6 +168,9 @@ struct Released {
 };
 Released forget(int fd) noexcept;
 void say_closed(Released released, int fd) noexcept;
+// In a child of another PID namespace: all that it has inherited, without their locks, which say
+// by a number of this process's namespace who holds them. They are the kernel's by then.
+void forget_inherited() noexcept;
 void release(Released released) noexcept;
 
 // This process will hold its sides no longer: it ends, executes another program, which closes
@@ -192,9 +195,6 @@ int highest_descriptor() noexcept;
 // One more, or one less, accelerated connection; false if there are as many as allowed.
 bool count_accelerated() noexcept;
 void uncount_accelerated() noexcept;
-
-// Maps the memory of a connection, where an earlier one was if possible; null if that fails.
-std::byte* map_connection(std::size_t size, int memory) noexcept;
 
 // False in a child of vfork or of a bare clone: it runs on its parent's memory, or on a copy that
 // nobody prepared, and must not touch the table.

@@ -220,6 +220,10 @@ class Sender {
   [[nodiscard]] bool wrote_in_vain() noexcept { return std::exchange(wrote_in_vain_, false); }
   // The receiver has written over what this side put into the ring.
   void give_up() noexcept { broken_ = true; }
+  // The receiver has begun to leave, and does not come to an end: the connection is reset, and
+  // what the receiver says of leaving does not hold up anything any more.
+  void give_up_leaving_peer() noexcept { gave_up_leaving_peer_ = true; }
+  [[nodiscard]] bool gave_up_leaving_peer() const noexcept { return gave_up_leaving_peer_; }
 
   [[nodiscard]] bool in_kernel() const noexcept { return in_kernel_; }
   [[nodiscard]] bool broken() const noexcept { return broken_; }
@@ -250,6 +254,7 @@ class Sender {
   bool broken_ = false;
   bool wrote_in_vain_ = false;
   bool sends_empty_ = false;
+  bool gave_up_leaving_peer_ = false;
 
   static constexpr std::uint64_t kFirstPages = 4096;
   // Whether `size` bytes are not even to be copied: the receiver may use the memory otherwise by

@@ -87,7 +87,7 @@ bool udp_is_local(const Endpoint& endpoint) noexcept {
   const std::uint64_t found = place.load(std::memory_order_relaxed);
   if ((found & ~kLocal) == (hash | kKnown)) return (found & kLocal) != 0;
   if (found != 0) {
-    const std::uint64_t now = ticks();
+    const std::uint64_t now = now_ticks();
     if (now - replaced_at.load(std::memory_order_relaxed) < kPause) return false;
     replaced_at.store(now, std::memory_order_relaxed);
   }

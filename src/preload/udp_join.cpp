@@ -138,7 +138,7 @@ bool go_on_joining(UdpSocket& socket, int fd, Target& target) noexcept {
     count(target.counters, Reason::no_proof);
     return false;
   }
-  socket.out[target.flow].checked_at = ticks();
+  socket.out[target.flow].checked_at = now_ticks();
   observe::set_carrier(socket.out[target.flow].observed, observe::Carrier::memory);
   target.state = Target::kJoined;
   close_private(joining.connection);

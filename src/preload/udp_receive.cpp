@@ -148,9 +148,9 @@ ssize_t come_back_empty(UdpSocket& socket, int fd, msghdr& message, int flags,
   const bool awake = stays_awake(socket, fd);
   // A program that keeps coming waits with this call; the kernel need not be asked each time.
   if (++socket.empty_calls >= kBusyAfter) socket.busy = awake;
-  if (!looked && (!awake || !socket.busy || ticks() - socket.looked_at > kLookTicks ||
+  if (!looked && (!awake || !socket.busy || now_ticks() - socket.looked_at > kLookTicks ||
                   epoll_told_since(fd, socket.looked_at))) {
-    socket.looked_at = ticks();
+    socket.looked_at = now_ticks();
     udp_look_at_door(socket, fd);
     const ssize_t result = udp_take_now(socket, fd, message, flags);
     if (result != -EAGAIN) return received(socket, fd, result, flags);

@@ -129,7 +129,7 @@ bool send_by_memory(UdpSocket& socket, int fd, Target& target, const msghdr& mes
                     std::size_t bytes) noexcept {
   constexpr int kPlainFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
   OutFlow& flow = socket.out[target.flow];
-  const std::uint64_t now = ticks();
+  const std::uint64_t now = now_ticks();
   flow.sender.note_processor(this_processor());
   if (now - flow.checked_at > kCheckTicks) {
     flow.checked_at = now;

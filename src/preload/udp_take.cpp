@@ -100,7 +100,7 @@ ssize_t udp_take_from_memory(UdpSocket& socket, int fd, msghdr& message, int fla
 
 bool udp_kernel_has_something(UdpSocket& socket, int fd) noexcept {
   socket.ring_receives = 0;
-  socket.looked_at = ticks();
+  socket.looked_at = now_ticks();
   pollfd look{.fd = fd, .events = POLLIN, .revents = 0};
   timespec none{};
   return kernel(SYS_ppoll, &look, 1, &none, nullptr, 0) != 0;

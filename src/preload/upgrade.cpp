@@ -21,6 +21,7 @@
 #include "preload/privilege.hpp"
 #include "preload/proof.hpp"
 #include "preload/real.hpp"
+#include "preload/vacant.hpp"
 
 namespace farcall::preload {
 namespace {

@@ -17,8 +17,9 @@
 
 namespace farcall::preload {
 
-// Time without a unit, for "long ago?": some three to a nanosecond.
-inline std::uint64_t ticks() noexcept {
+// Time without a unit, for "long ago?": some three to a nanosecond, on every processor; those of
+// farcall::ticks() are others but on x86.
+inline std::uint64_t now_ticks() noexcept {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
 #else
@@ -30,6 +31,7 @@ inline std::uint64_t ticks() noexcept {
 }
 inline constexpr std::uint64_t kTicksPerMicrosecond = 3000;
 
+// As monotonic_ns(), which stands where this library has nothing of.
 inline std::int64_t now_ns() noexcept {
   timespec now;
   ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -45,7 +47,7 @@ inline bool others_compete(std::uint32_t processor) noexcept {
   if (!somewhere.was_ever()) [[likely]]
     return false;
   const Competition& here = competition_for(processor);
-  const std::uint64_t now = ticks();
+  const std::uint64_t now = now_ticks();
   const Pretence pretended = pretence.load(std::memory_order_relaxed);
   if (pretended != Pretence::none) [[unlikely]]
     return pretended == Pretence::always || (now >> 20 & 3) != 0;
@@ -53,7 +55,7 @@ inline bool others_compete(std::uint32_t processor) noexcept {
 }
 // Nothing but looks, or a turn for others, has been since `before`. Returns what time it is.
 inline std::uint64_t note_loss(std::uint64_t before) noexcept {
-  const std::uint64_t now = ticks();
+  const std::uint64_t now = now_ticks();
   if (now - before >= Competition::kLoss) {
     Competition& here = competition_for(this_processor());
     here.note_loss(now, now - before);
@@ -63,7 +65,7 @@ inline std::uint64_t note_loss(std::uint64_t before) noexcept {
 }
 // Lets others run on this processor. Returns how long they did.
 inline std::uint64_t give_turn() noexcept {
-  const std::uint64_t before = ticks();
+  const std::uint64_t before = now_ticks();
   kernel(SYS_sched_yield);
   return note_loss(before) - before;
 }
@@ -150,7 +152,7 @@ class Patience {
   bool spin(Ready ready, PeerProcessor peer_processor) noexcept {
     const std::int64_t start = now_ns();
     const std::int64_t longest = std::clamp(2 * expected_ns_, kShortestSpin, kLongestSpin);
-    for (std::uint64_t looked = ticks();; looked = note_loss(looked)) {
+    for (std::uint64_t looked = now_ticks();; looked = note_loss(looked)) {
       for (unsigned i = 0; i < kLooksPerCheck; ++i) {
         if (ready()) {
           note_loss(looked);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "farcall/error.hpp"
+#include "memory/load_once.hpp"
 
 namespace farcall {
 
@@ -97,9 +98,8 @@ Outcome MessageReader::read_long(std::span<std::byte> into, std::size_t& size, D
     if (outcome != Outcome::ok) return outcome;
     if (!is_piece()) return fail();
     if (!receiving_long_) {
-      std::uint64_t total = 0;
-      if (piece.size() <= sizeof total) return fail();
-      std::memcpy(&total, piece.data(), sizeof total);
+      if (piece.size() <= sizeof(std::uint64_t)) return fail();
+      const auto total = load_once<std::uint64_t>(piece.data());
       piece = piece.subspan(sizeof total);
       if (total <= piece.size()) return fail();
       size = total;

@@ -150,7 +150,7 @@ TEST_F(Waiting, GivesNoTurnsAwayWhereTheyAreLost) {
   int looks = 0;
   ASSERT_TRUE(while_it_counts([&] {
     Patience patience;
-    note_loss(ticks() - 100 * kMillisecond);
+    note_loss(now_ticks() - 100 * kMillisecond);
     looks = looks_of_a_wait(patience, here);
   }));
   EXPECT_EQ(looks, 1);
@@ -162,7 +162,7 @@ TEST_F(Waiting, IsShortOnAProcessorOfWhichNothingIsKnownWhereOneWasLost) {
   const std::uint32_t unknown = this_processor() + 1;
   const std::uint32_t good = this_processor() + 2;
   for (int i = 0; i < 400; ++i) competition_for(good).note_success(false);
-  ASSERT_TRUE(while_it_counts([&] { note_loss(ticks() - 100 * kMillisecond); }));
+  ASSERT_TRUE(while_it_counts([&] { note_loss(now_ticks() - 100 * kMillisecond); }));
   EXPECT_TRUE(others_compete(unknown));
   EXPECT_FALSE(others_compete(good));
 }

@@ -15,14 +15,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "children.hpp"
 #include "datagrams.hpp"
 #include "farcall/memory.hpp"
+#include "preload/datagram_ring.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -215,6 +220,52 @@ TEST_P(DatagramLeaving, ASetInASetTellsOfThem) {
 
 INSTANTIATE_TEST_SUITE_P(Of, DatagramLeaving, ::testing::Values(AF_INET, AF_INET6),
                          [](const auto& tested) { return tested.param == AF_INET ? "v4" : "v6"; });
+
+// The memory in which the datagrams lie that nobody has read, as a hostile sender has it.
+DatagramMemory memory_of_unread() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long from = 0;
+    unsigned long to = 0;
+    if (line.find("memfd:farcall-udp") == std::string::npos ||
+        std::sscanf(line.c_str(), "%lx-%lx", &from, &to) != 2)
+      continue;
+    const DatagramMemory memory{.control = reinterpret_cast<DatagramControl*>(from),
+                                .bytes = reinterpret_cast<std::byte*>(from) + kDatagramControlBytes,
+                                .size = to - from - kDatagramControlBytes};
+    const std::uint64_t tail = memory.control->tail & ~DatagramControl::kWatchedBit;
+    if (memory.control->head != tail) return memory;
+  }
+  return {};
+}
+
+// A sender that publishes on and on, though it is told to use the kernel.
+TEST(DatagramHostility, LeavingIsNotHeldUpByASenderThatDoesNotStop) {
+  if (!preloaded()) GTEST_SKIP() << "without the library there is nobody to lie to";
+  Unread two;
+  two.put();
+  const DatagramMemory memory = memory_of_unread();
+  ASSERT_NE(memory.control, nullptr);
+  // Datagrams of no bytes.
+  std::memset(memory.bytes, 0, memory.size);
+  const std::uint64_t before = memory.control->head;
+  std::atomic<bool> over{false};
+  std::atomic<bool> begun{false};
+  std::thread sender([&] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!over && std::chrono::steady_clock::now() < end) {
+      for (int i = 0; i < 1000; ++i) memory.control->tail = memory.control->head + memory.size - 16;
+      begun = true;
+    }
+  });
+  while (!begun) std::this_thread::yield();
+  const UniqueFd other = passed(two.far.fd.get());
+  over = true;
+  sender.join();
+  // No more than could be there.
+  EXPECT_LE(memory.control->head - before, memory.size);
+  const Two more;  // asserts that they work, and share memory
+}
 
 constexpr int kMany = 17'000;
 

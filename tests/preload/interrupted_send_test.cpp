@@ -80,6 +80,35 @@ TEST(ASenderThatWaitsForRoom, IsToldWhatHasGoneWhereItsDescriptorIsClosed) {
   EXPECT_EQ(came, filled + sent);
 }
 
+long times_slept(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/status");
+  const std::string name = "voluntary_ctxt_switches:";
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind(name, 0) == 0) return std::stol(line.substr(name.size()));
+  return -1;
+}
+
+TEST(ASenderThatWaitsForRoom, SeldomLooksWhereItWaitsForLong) {
+  UsedPair pair;
+  // The kernel has less room than what lies in memory by then.
+  constexpr int kLittle = 4096;
+  EXPECT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_SNDBUF, &kLittle, sizeof kLittle), 0);
+  EXPECT_EQ(::setsockopt(pair.server.get(), SOL_SOCKET, SO_RCVBUF, &kLittle, sizeof kLittle), 0);
+  const std::string text(1 << 20, 'x');
+  std::atomic<pid_t> thread{0};
+  std::thread sender([&, fd = pair.client.get()] {
+    thread = ::gettid();
+    EXPECT_LT(::send(fd, text.data(), text.size(), MSG_NOSIGNAL), std::ssize(text));
+  });
+  while (thread == 0) ::usleep(1000);
+  await_sleep(thread);
+  const long before = times_slept(thread);
+  ::usleep(1'000'000);
+  EXPECT_LT(times_slept(thread) - before, 150);
+  pair.server.reset();
+  sender.join();
+}
+
 // --- handlers
 
 int handlers_end = -1;

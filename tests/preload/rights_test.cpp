@@ -5,10 +5,12 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
+#include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -20,6 +22,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -115,6 +118,133 @@ TEST(TcpCalls, WhoStaysTheSameKeepsWhatItHas) {
               }
             })),
             0);
+}
+
+// --- children elsewhere
+
+// A child that does `work`, made so; -1 where that may not be done here.
+struct WayToMakeAChild {
+  const char* name;
+  pid_t (*make)(unsigned long flags, const std::function<void()>& work);
+};
+
+[[noreturn]] void work_in_child(const std::function<void()>& work) {
+  ::alarm(60);
+  work();
+  ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+}
+
+const WayToMakeAChild kWaysToMakeAChild[] = {
+    {"clone",
+     [](unsigned long flags, const std::function<void()>& work) {
+       alignas(16) static char stack[1 << 18];
+       const auto begin = [](void* what) -> int {
+         work_in_child(*static_cast<const std::function<void()>*>(what));
+       };
+       return ::clone(begin, stack + sizeof stack, static_cast<int>(flags) | SIGCHLD,
+                      const_cast<std::function<void()>*>(&work));
+     }},
+    {"SYS_clone",
+     [](unsigned long flags, const std::function<void()>& work) {
+       const auto child =
+           static_cast<pid_t>(::syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, 0));
+       if (child == 0) work_in_child(work);
+       return child;
+     }},
+    {"SYS_clone3",
+     [](unsigned long flags, const std::function<void()>& work) {
+       clone_args how{};
+       how.flags = flags;
+       how.exit_signal = SIGCHLD;
+       const auto child = static_cast<pid_t>(::syscall(SYS_clone3, &how, sizeof how));
+       if (child == 0) work_in_child(work);
+       return child;
+     }},
+};
+
+// The parent's numbers of threads mean nothing there, and say who holds a lock. So it shares none.
+void expect_to_share_nothing(const Pair& pair,
+                             const std::function<pid_t(std::function<void()>)>& make) {
+  const std::uint64_t before = sent_by_kernel(pair.client.get());
+  const pid_t child = make([&] {
+    EXPECT_EQ(stream_mappings(), 0);
+    pair.talk(3);
+  });
+  if (child < 0) return;
+  EXPECT_EQ(exit_status(child), 0);
+  pair.talk(3);
+  EXPECT_GE(sent_by_kernel(pair.client.get()), before + 24);
+  const Pair later;  // asserts that it is accelerated
+}
+
+TEST(TcpCalls, AChildOfAnotherPidNamespaceSharesNothing) {
+  for (const WayToMakeAChild& way : kWaysToMakeAChild)
+    EXPECT_EQ(exit_status(in_child([&] {
+                const UsedPair pair;
+                expect_to_share_nothing(pair, [&](const std::function<void()>& work) {
+                  return way.make(CLONE_NEWPID, work);
+                });
+              })),
+              0)
+        << way.name;
+}
+
+TEST(TcpCalls, ChildrenOfAnotherPidNamespaceShareNothingOfWhatTheirParentBegan) {
+  const std::function<int()> ways[] = {
+      [] { return ::unshare(CLONE_NEWPID); },
+      [] { return static_cast<int>(::syscall(SYS_unshare, CLONE_NEWPID)); },
+      [] {
+        // Of a child that has one.
+        int ends[2];
+        EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+        UniqueFd alive(ends[1]);
+        const UniqueFd until(ends[0]);
+        const pid_t there = kWaysToMakeAChild[1].make(CLONE_NEWPID, [&] {
+          alive.reset();
+          char byte;
+          (void)kernel(SYS_read, until.get(), &byte, 1);
+        });
+        if (there < 0) return -1;
+        const std::string path = "/proc/" + std::to_string(there) + "/ns/pid";
+        const UniqueFd space(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+        // It lives for as long as this process: the namespace ends with its first.
+        (void)alive.release();
+        return ::setns(space.get(), 0);
+      },
+  };
+  for (const auto& way : ways)
+    EXPECT_EQ(exit_status(in_child([&] {
+                if (way() != 0) return;  // not everything may be done everywhere
+                const UsedPair pair;
+                expect_to_share_nothing(pair, [](const std::function<void()>& work) {
+                  const pid_t child = ::fork();
+                  if (child == 0) work_in_child(work);
+                  return child;
+                });
+              })),
+              0)
+        << "way " << &way - ways;
+}
+
+// Two processes with one table of descriptors, of which each had its own idea.
+TEST(TcpCalls, WhoSharesItsDescriptorsWithAChildLeavesWhatItHas) {
+  for (const WayToMakeAChild& way : kWaysToMakeAChild)
+    EXPECT_EQ(exit_status(in_child([&] {
+                UsedPair pair;
+                const std::uint64_t before = sent_by_kernel(pair.client.get());
+                const pid_t child = way.make(CLONE_FILES, [&] {
+                  pair.talk(3);
+                  const int server = pair.server.release();
+                  ::close(server);
+                });
+                ASSERT_GT(child, 0);
+                EXPECT_EQ(exit_status(child), 0);
+                EXPECT_EQ(receive(pair.client.get()), "(end)");
+                EXPECT_LT(::fcntl(pair.server.release(), F_GETFD), 0);
+                EXPECT_GE(sent_by_kernel(pair.client.get()), before + 12);
+              })),
+              0)
+        << way.name;
 }
 
 // --- filters of system calls

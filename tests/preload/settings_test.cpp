@@ -82,6 +82,25 @@ TEST(Settings, UnixSocketsAreListedByName) {
   EXPECT_FALSE(all.wants(endpoint("127.0.0.1", 80), endpoint("127.0.0.1", 81)));
 }
 
+TEST(Settings, UnixSocketsAreListedByRelativePaths) {
+  const Settings all =
+      read({"FARCALL_ACCELERATE=./here.sock,../above.sock,./run/*,127.0.0.1:6379"});
+  EXPECT_TRUE(complaints.empty());
+  EXPECT_TRUE(all.wants(unix_name("./here.sock")));
+  EXPECT_TRUE(all.wants(unix_name("here.sock"))) << "the same, spelled without its place";
+  EXPECT_FALSE(all.wants(unix_name("/here.sock")));
+  EXPECT_FALSE(all.wants(unix_name(std::string("\0here.sock", 10))));
+  EXPECT_TRUE(all.wants(unix_name("../above.sock")));
+  EXPECT_FALSE(all.wants(unix_name("above.sock")));
+  EXPECT_TRUE(all.wants(unix_name("run/more"))) << "with a star";
+  EXPECT_TRUE(all.wants(endpoint("127.0.0.1", 6379), endpoint("127.0.0.1", 81))) << "behind them";
+  const Settings some = read({"FARCALL_EXCLUDE=./*"});
+  EXPECT_FALSE(some.wants(unix_name("here.sock")));
+  EXPECT_TRUE(some.wants(unix_name("/here.sock"))) << "which begins elsewhere";
+  EXPECT_TRUE(some.wants(unix_name(std::string("\0here.sock", 10))));
+  EXPECT_TRUE(some.wants(unix_name(""))) << "a pair";
+}
+
 TEST(Settings, AStarAloneIsEveryEndpoint) {
   const Settings all = read({"FARCALL_EXCLUDE=*"});
   EXPECT_FALSE(all.wants(unix_name("/run/one.sock")));
