@@ -105,6 +105,19 @@ TEST(Ledger, GivesBackWhatAParentHeldNowhereElse) {
   EXPECT_TRUE(Charge(Resource::bytes, kStranger, 350, 350));
 }
 
+// The memory of a request that is over is kept, and nobody's.
+TEST(Limits, NobodyIsChargedForMemoryThatIsKept) {
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  RequestBuffer buffer;
+  for (int i = 0; i < 3; ++i) {
+    Charge held(Resource::bytes, kStranger, kBytes, kBytes);
+    ASSERT_TRUE(held) << i;
+    ASSERT_NE(buffer.reserve(kBytes, std::move(held), kStranger), nullptr);
+    EXPECT_FALSE(Charge(Resource::bytes, kStranger, 1, kBytes)) << "as long as it is served";
+    buffer.release();
+  }
+}
+
 TEST(Limits, MemoryThatThreadsKeepForTheNextRequestIsBounded) {
   constexpr std::size_t kBytes = std::size_t{32} << 20;
   constexpr std::uint64_t kMark = 0x6b65707420686572;
