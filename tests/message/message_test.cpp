@@ -175,6 +175,22 @@ TEST(Message, TheKernelSaysWhoSends) {
   EXPECT_EQ(child.join(), 0);
 }
 
+TEST(Message, TheKernelSaysForWhichGroupItsSenderActs) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to act for another group";
+  constexpr gid_t kGroup = 60'001;
+  Channel channel;
+  Child child([&] {
+    ASSERT_EQ(::setegid(kGroup), 0);
+    EXPECT_EQ(send(channel.connection, "x").status, 0);
+  });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  EXPECT_EQ(message.info.uid, 0U);
+  EXPECT_EQ(message.info.gid, kGroup);
+  answer(message.id, 0);
+  EXPECT_EQ(child.join(), 0);
+}
+
 TEST(Message, EachThreadIsKnownByItsId) {
   Channel channel;
   pid_t thread = 0;
