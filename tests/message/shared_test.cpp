@@ -2,8 +2,10 @@
 //
 // What is told of messages over shared memory only, or differs over the module.
 #include <fcntl.h>
+#include <limits.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -151,6 +153,7 @@ TEST(MessageShared, WhoMayNotRaiseItByPrivilegeGetsItsOwnBackToo) {
     const Message message = receive(channel);
     EXPECT_EQ(message.info.priority, 47);
     EXPECT_EQ(::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_FIFO);
+    in_child([] { EXPECT_EQ(::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_OTHER); });
     if (!limited) {
       ASSERT_TRUE(door::test::become(door::test::kNobody));
     }
@@ -213,6 +216,95 @@ TEST(MessageShared, SaysHowMuchNobodyHasAskedFor) {
   EXPECT_EQ(farcall_channel_destroy(channel), 0);
 }
 
+TEST(MessageShared, SaysWhatItIsAskedForAndWhatHasCome) {
+  const std::string name = unique_name("counts");
+  const int channel = farcall_name_attach(
+      name.c_str(), FARCALL_UNBLOCK | FARCALL_DISCONNECT | FARCALL_INHERIT, 0600);
+  ASSERT_GT(channel, 0);
+  const int connection = farcall_connect(channel);
+  ASSERT_GT(connection, 0);
+  EXPECT_TRUE(says_of(name, " engine shared flags unblock,disconnect,inherit\n"));
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(farcall_pulse(connection, 0, 1, i), 0);
+  EXPECT_EQ(receive(channel).info.value, 0);
+  EXPECT_TRUE(says_of(name, " messages 0 replies 0 pulses 1 queued 2 connections 1 "));
+  for (int i = 1; i < 3; ++i) EXPECT_EQ(receive(channel).info.value, i);
+  std::thread client([&] { EXPECT_EQ(send(connection, "x").status, 0); });
+  const Message message = receive(channel);
+  EXPECT_TRUE(says_of(name, " messages 1 replies 0 pulses 3 queued 0 connections 1 "));
+  EXPECT_EQ(answer(message.id, 0), 0);
+  EXPECT_TRUE(says_of(name, " messages 1 replies 1 pulses 3 queued 0 connections 1 "));
+  client.join();
+  EXPECT_EQ(farcall_channel_destroy(channel), 0);
+}
+
+TEST(MessageShared, SaysNothingToOtherUsers) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  const std::string name = unique_name("secret");
+  const int channel = farcall_name_attach(name.c_str(), 0, 0666);
+  ASSERT_GT(channel, 0);
+  EXPECT_TRUE(says_of(name, name));
+  in_child([&] {
+    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    std::array<char, 1000> text{};
+    EXPECT_EQ(farcall_channel_status(("0/" + name).c_str(), text.data(), text.size()), -1);
+    EXPECT_EQ(text[0], 0);
+    EXPECT_GT(farcall_name_open(("0/" + name).c_str()), 0) << "though it may connect";
+  });
+  EXPECT_EQ(farcall_channel_destroy(channel), 0);
+}
+
+// That a server's table is full is no want of its client's.
+TEST(MessageShared, AServerWithoutDescriptorsIsToBeTriedAgain) {
+  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
+  const std::string name = unique_name("full");
+  const Shared<std::atomic<int>> more;
+  const Shared<Event> next;
+  const Shared<Event> ready;
+  constexpr int kMost = 6;
+  *more = 0;
+  Child server([&] {
+    const int channel = farcall_name_attach(name.c_str(), 0, 0600);
+    ASSERT_GT(channel, 0);
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const int first = ::dup(0);
+    ::close(first);
+    for (; *more < kMost; ++*more) {
+      limit.rlim_cur = static_cast<rlim_t>(first + *more);
+      ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+      ready->happens();
+      ASSERT_TRUE(next->wait());
+    }
+  });
+  for (int i = 0; i < kMost; ++i) {
+    ASSERT_TRUE(ready->wait());
+    const int connection = farcall_name_open(name.c_str());
+    if (connection < 0) {
+      EXPECT_EQ(errno, EAGAIN) << i << ": " << std::strerror(errno);
+    } else {
+      EXPECT_GT(i, 1) << "there was no room for one";
+      farcall_disconnect(connection);
+    }
+    next->happens();
+  }
+  EXPECT_EQ(server.join(), 0);
+}
+
+TEST(MessageShared, TellsNoMoreThanThereIsRoomFor) {
+  const std::string name = unique_name("room");
+  const int channel = farcall_name_attach(name.c_str(), 0, 0600);
+  ASSERT_GT(channel, 0);
+  std::string text(5, '.');
+  EXPECT_GT(farcall_channel_names(text.data(), 4), 4);
+  EXPECT_EQ(text[4], '.');
+  text.assign(5, '.');
+  const std::string full = std::to_string(::geteuid()) + "/" + name;
+  EXPECT_GT(farcall_channel_status(full.c_str(), text.data(), 4), 4);
+  EXPECT_EQ(text, "chan.");
+  EXPECT_GT(farcall_channel_status(full.c_str(), nullptr, 0), 4) << "how much there would be";
+  EXPECT_EQ(farcall_channel_destroy(channel), 0);
+}
+
 TEST(MessageShared, AConnectionThatCouldNotBeMadeIsNone) {
   FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
   const std::string name = unique_name("full");
@@ -268,6 +360,65 @@ TEST(MessageShared, AnErrorIsAnErrno) {
   client.join();
 }
 
+TEST(MessageShared, AStatusIsNotBelowZero) {
+  Channel channel;
+  std::thread client([&] { EXPECT_EQ(send(channel.connection, "x").status, INT_MAX); });
+  const Message message = receive(channel.id);
+  for (const int none : {-1, INT_MIN}) {
+    EXPECT_EQ(farcall_reply(message.id, none, nullptr, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(farcall_replyv(message.id, none, nullptr, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+    farcall_timeout(0);
+    EXPECT_EQ(farcall_reply_receive(message.id, none, nullptr, 0, channel.id, nullptr, 0, nullptr),
+              -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_EQ(answer(message.id, INT_MAX), 0);
+  client.join();
+}
+
+// Nothing of such a buffer is touched: it is address space, and nobody's memory.
+TEST(MessageShared, ABufferMayBeAsLongAsTheLongestMessage) {
+  if (kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
+  constexpr std::size_t kMost = FARCALL_MESSAGE_MAX;
+  const Mapping space(
+      ::mmap(nullptr, kMost + 1, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+      kMost + 1);
+  ASSERT_NE(space.data(), MAP_FAILED);
+  Channel channel;
+  std::thread client([&] {
+    EXPECT_EQ(farcall_send(channel.connection, "x", 1, space.data(), kMost + 1), -1);
+    EXPECT_EQ(errno, EMSGSIZE);
+    EXPECT_EQ(farcall_send(channel.connection, nullptr, 0, space.data(), kMost), 7);
+  });
+  farcall_info info{};
+  EXPECT_EQ(farcall_receive(channel.id, space.data(), kMost + 1, &info), -1);
+  EXPECT_EQ(errno, EMSGSIZE);
+  farcall_timeout(std::chrono::nanoseconds(kPatience).count());
+  const std::int64_t id = farcall_receive(channel.id, space.data(), kMost, &info);
+  ASSERT_GT(id, FARCALL_ONE_WAY);
+  EXPECT_EQ(info.room, kMost);
+  EXPECT_EQ(answer(id, 7), 0);
+  client.join();
+}
+
+TEST(MessageShared, SoManyBuffersMayBeGivenAsTheKernelTakes) {
+  Channel channel;
+  std::vector<char> bytes(IOV_MAX + 1, 'x');
+  std::vector<iovec> each;
+  for (char& byte : bytes) each.push_back({.iov_base = &byte, .iov_len = 1});
+  std::thread client([&] {
+    EXPECT_EQ(farcall_sendv(channel.connection, each.data(), IOV_MAX + 1, nullptr, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(farcall_sendv(channel.connection, each.data(), IOV_MAX, nullptr, 0), 0);
+  });
+  const Message message = receive(channel.id);
+  EXPECT_EQ(message.text, std::string(IOV_MAX, 'x'));
+  EXPECT_EQ(answer(message.id, 0), 0);
+  client.join();
+}
+
 TEST(MessageShared, AReplyHasSoManyWritesAtMost) {
   constexpr int kMost = 4096;
   Channel channel;
@@ -279,6 +430,24 @@ TEST(MessageShared, AReplyHasSoManyWritesAtMost) {
   EXPECT_EQ(errno, ENOBUFS);
   EXPECT_EQ(answer(message.id, 0), 0);
   client.join();
+}
+
+// Each of them goes by itself where something between them has not been written.
+TEST(MessageShared, AReplyWithGapsMayHaveAsManyWritesAndTheAnswer) {
+  constexpr std::size_t kMost = 4096;
+  Channel channel;
+  std::string buffer(2 * kMost + 2, '.');
+  std::thread client([&] {
+    EXPECT_EQ(farcall_send(channel.connection, "x", 1, buffer.data(), buffer.size()), 0);
+  });
+  const Message message = receive(channel.id);
+  for (std::size_t i = 1; i <= kMost; ++i)
+    ASSERT_EQ(farcall_write(message.id, 2 * i, "b", 1), 1) << i;
+  EXPECT_EQ(answer(message.id, 0, "a"), 0);
+  client.join();
+  std::string expected = "a.";
+  for (std::size_t i = 1; i <= kMost; ++i) expected += "b.";
+  EXPECT_TRUE(buffer == expected);
 }
 
 // Who has closed a connection does not want to know any more.
