@@ -360,6 +360,18 @@ TEST(MessageShared, AnErrorIsAnErrno) {
   client.join();
 }
 
+TEST(MessageShared, APulseSaysThroughWhichConnectionItCame) {
+  Channel channel;
+  ASSERT_EQ(farcall_pulse(channel.connection, 0, 1, 2), 0);
+  const Message pulse = receive(channel.id);
+  EXPECT_NE(pulse.info.connection, 0);
+  std::thread client([&] { EXPECT_EQ(send(channel.connection, "x").status, 0); });
+  const Message message = receive(channel.id);
+  EXPECT_EQ(message.info.connection, pulse.info.connection);
+  EXPECT_EQ(answer(message.id, 0), 0);
+  client.join();
+}
+
 TEST(MessageShared, AStatusIsNotBelowZero) {
   Channel channel;
   std::thread client([&] { EXPECT_EQ(send(channel.connection, "x").status, INT_MAX); });
