@@ -270,6 +270,11 @@ TEST(CPipeHostileLater, APieceThatDoesNotBelongToItsMessageIsNoticed) {
     ASSERT_EQ(::pwrite(file, &second, 8, 4096 + 64), 8);
     EXPECT_EQ(farcall_pipe_receive(pipe.one.get(), text, sizeof text, nullptr, kLong), -EPROTO);
     EXPECT_EQ(farcall_pipe_receive(pipe.one.get(), text, sizeof text, nullptr, 0), -EPROTO);
+    // Whatever stands there now, nobody is to poll for more.
+    const std::uint64_t nothing = 0;
+    ASSERT_EQ(::pwrite(file, &nothing, 8, 4096 + 64), 8);
+    EXPECT_EQ(farcall_pipe_poll_begin(pipe.one.get()), 0);
+    farcall_pipe_poll_end(pipe.one.get());
   }
 }
 
