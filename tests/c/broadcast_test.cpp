@@ -274,6 +274,9 @@ TEST(CBroadcast, RefusesWhatIsNoInvitation) {
   ASSERT_EQ(::send(pair[1], "something else, and long enough", 31, 0), 31);
   adopt(pair[0], -EPROTO);
   EXPECT_EQ(::fcntl(pair[0], F_GETFD), FD_CLOEXEC);
+  char rest[64];
+  (void)!::recv(pair[0], rest, sizeof rest, MSG_DONTWAIT);
+  adopt(pair[0], -EPROTO);  // which says nothing, and is not waited for for ever
   ::close(pair[0]);
   ::close(pair[1]);
   adopt(-1, -EBADF);

@@ -108,6 +108,18 @@ TEST_F(CCall, TellsWhoCalls) {
   });
 }
 
+TEST_F(CCall, TellsAnEarlierProgramOnlyWhatItKnows) {
+  const Server server = serve(path, [](std::string_view, farcall_reply* reply) {
+    farcall_caller caller{.size = offsetof(farcall_caller, uid), .pid = 0, .uid = 77, .gid = 88};
+    EXPECT_EQ(farcall_caller_get(&caller), 0);
+    EXPECT_EQ(caller.size, offsetof(farcall_caller, uid));
+    EXPECT_EQ(caller.uid, 77U) << "that is not its memory";
+    EXPECT_EQ(caller.gid, 88U);
+    return write(reply, std::to_string(caller.pid));
+  });
+  EXPECT_EQ(call(open(path), "who"), std::to_string(::getpid()));
+}
+
 TEST_F(CCall, TellsTheGroupThatTheCallerActsFor) {
   if (!door::test::is_root()) GTEST_SKIP() << "needs root, to act for another group";
   const Server server = serve(path, [](std::string_view, farcall_reply* reply) {
@@ -254,6 +266,14 @@ TEST_F(CCall, AsksOnceWithoutASignal) {
   asked.times = 0;
   asked.give_up_at = 1;
   EXPECT_EQ(call(client, "slow", asking), "EINTR");
+}
+
+TEST_F(CCall, AsksNobodyWhereThereIsNobodyToAsk) {
+  const Server server = serve(path, [](std::string_view, farcall_reply* reply) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kShort));
+    return write(reply, "done");
+  });
+  EXPECT_EQ(call(open(path), "slow", calling([](auto& o) { o.ask_after = 1; })), "done");
 }
 
 TEST_F(CCall, OfMoreBytesThanTheServerTakesIsRefused) {
