@@ -289,6 +289,29 @@ TEST(Client, SendsAgainWhereNothingHasBeenSent) {
   EXPECT_EQ(ask(client, "hello"), "hello");
 }
 
+// A session that has got a part of a request is not used for the next.
+TEST(Client, BeginsAnewWhereAPartHasBeenSent) {
+  std::atomic<std::size_t> came{0};
+  Server server([&](ServerThread& thread, Incoming& incoming) {
+    came = incoming.descriptors().size();
+    thread.reply(incoming, {});
+  });
+  Client client(server.port.descriptor());
+  std::vector<int> many(kPacketDescriptors + 10, STDERR_FILENO);
+  many.back() = -1;
+  CallResults results;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(
+        failure_of([&] { client.call({.data = {}, .descriptors = many}, results, before_long()); }),
+        EBADF);
+    EXPECT_FALSE(Client::dispatched());
+    EXPECT_EQ(
+        client.call({.data = {}, .descriptors = std::array{STDERR_FILENO}}, results, before_long()),
+        Outcome::ok);
+    EXPECT_EQ(came, 1U);
+  }
+}
+
 TEST(Client, HasNoMoreDescriptorsInACallThanAreTaken) {
   Server server;
   Client client(server.port.descriptor());
@@ -327,6 +350,21 @@ TEST(Client, WithoutDescriptorsForASessionIsToldSo) {
     EXPECT_EQ(error, 0);
     EXPECT_GT(failures, 3);
   });
+}
+
+TEST(AsyncCall, BringsItsWordHoweverItIsSent) {
+  std::atomic<std::int32_t> word{0};
+  Server server([&](ServerThread& thread, Incoming& incoming) {
+    word = incoming.word();
+    thread.reply(incoming, {});
+  });
+  Client client(server.port.descriptor());
+  for (const std::int32_t sent : {7, -8}) {  // at once only where there is a session
+    AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = {}, .word = sent});
+    CallResults results;
+    EXPECT_EQ(call.take(results, before_long(), SignalCount::now()), Outcome::ok);
+    EXPECT_EQ(word, sent);
+  }
 }
 
 TEST(AsyncCall, WithoutADescriptorForTheServersAnswerIsToldSo) {
