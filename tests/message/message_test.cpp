@@ -410,6 +410,26 @@ TEST(Message, BuffersThatAreNowhereAreRefused) {
   client.join();
 }
 
+TEST(Message, WhatNoMessageCanHaveIsRefused) {
+  Channel channel;
+  const auto refused = [&](auto set) {
+    farcall_message message{};
+    set(message);
+    farcall_timeout(0);
+    return farcall_send_message(channel.connection, &message) == -1 && errno == EINVAL;
+  };
+  const std::vector<int> many(FARCALL_DESCRIPTORS + 1, 0);
+  EXPECT_TRUE(refused([](auto& m) { m.flags = FARCALL_KEEP_WAITING << 1; }));
+  EXPECT_TRUE(refused([](auto& m) { m.descriptor_count = 1; }));
+  EXPECT_TRUE(refused([&](auto& m) {
+    m.descriptors = many.data();
+    m.descriptor_count = static_cast<unsigned>(many.size());
+  }));
+  EXPECT_EQ(farcall_send_message(channel.connection, nullptr), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(receive(channel.id, 10, 0ns).error, ETIMEDOUT) << "nothing has come";
+}
+
 TEST(Message, TooLongOnesAreRefused) {
   Channel channel;
   char byte = 0;
