@@ -181,6 +181,31 @@ TEST(Descriptors, OfAReplyThatFailedAreNotTakenForThoseOfTheNext) {
     }
 }
 
+TEST(Descriptors, MoreThanACallMayHaveEndTheSession) {
+  rlimit table{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &table), 0);
+  table.rlim_cur = 3 * kCallDescriptors;
+  if (table.rlim_max < table.rlim_cur)
+    GTEST_SKIP() << "this process may not open " << table.rlim_cur << " descriptors";
+  in_child([&] {
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &table), 0);
+    std::atomic<int> served{0};
+    Server server([&](ServerThread& thread, Incoming& incoming) {
+      ++served;
+      thread.reply(incoming, {});
+    });
+    for (const std::size_t more : {0U, 1U}) {
+      RawSession session(server.port.descriptor());
+      ASSERT_TRUE(session.welcome());
+      const std::vector<int> many(kCallDescriptors + more, STDERR_FILENO);
+      send_descriptors(session.socket.get(), many, kPurposeData);
+      session.give(Kind::request, 1, 0, kDescriptors);
+      EXPECT_TRUE(more == 0 ? session.answered(1) : eventually([&] { return session.ended(); }));
+      EXPECT_EQ(served, 1);
+    }
+  });
+}
+
 // What has been taken with a request is the program's, and no more its sender's.
 TEST(Descriptors, ThatHaveBeenTakenCountNoMore) {
   in_child([] {
