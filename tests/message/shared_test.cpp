@@ -260,6 +260,15 @@ TEST(MessageShared, WhatIsNoConnectionStaysItsOwners) {
   EXPECT_EQ(errno, EBADF);
 }
 
+TEST(MessageShared, NothingIsNoName) {
+  EXPECT_EQ(farcall_name_open(nullptr), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(farcall_name_attach(nullptr, 0, 0600), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(farcall_channel_status(nullptr, nullptr, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+}
+
 TEST(MessageShared, AModeHasNothingButPermissions) {
   const std::string name = unique_name("mode");
   for (const mode_t mode : {mode_t{01000}, mode_t{02600}, mode_t{07777}}) {
