@@ -58,7 +58,7 @@ class Collected {
 // For leaving as a whole. A peer that answers each time at the last moment, or sends a byte at a
 // time, would hold it up for years otherwise. Whoever moves much gets longer, by what is moved and
 // not by how often: slow enough for a busy machine, where a ring of 32 KB comes to its turn every
-// few milliseconds, and for the most that can be collected a good minute.
+// few milliseconds, and for the most that can be collected about two minutes.
 class Budget {
  public:
   explicit Budget(std::int64_t to_begin_with) noexcept : to_begin_with_(to_begin_with) {}

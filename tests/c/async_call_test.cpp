@@ -371,6 +371,20 @@ TEST_F(CAsyncCall, FailsAsACallDoes) {
   EXPECT_EQ(answer(begin(client, "do")), "<do>");
 }
 
+TEST_F(CAsyncCall, ALongReplyThatCannotBeMappedIsAWantOfMemory) {
+  if (kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
+  const Server server = serve(path, send_back);
+  in_child([&] {
+    const Client client = open(path);
+    const std::string text(1 << 20, 'x');
+    ASSERT_EQ(answer(begin(client, text)).size(), text.size() + 2);
+    const rlimit little{.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};  // less than is mapped
+    ASSERT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
+    EXPECT_EQ(answer(begin(client, text)), "ENOMEM");
+    EXPECT_EQ(answer(begin(client, "x")), "<x>");
+  });
+}
+
 TEST_F(CAsyncCall, ArgumentsThatCannotBeAreRefused) {
   const Server server = serve(path, send_back);
   const Client client = open(path);
@@ -378,8 +392,13 @@ TEST_F(CAsyncCall, ArgumentsThatCannotBeAreRefused) {
   EXPECT_EQ(farcall_client_begin(nullptr, "x", 1, nullptr, &call), -EINVAL);
   EXPECT_EQ(farcall_client_begin(client.get(), nullptr, 1, nullptr, &call), -EINVAL);
   EXPECT_EQ(farcall_client_begin(client.get(), "x", 1, nullptr, nullptr), -EINVAL);
-  const auto asking = calling([](auto& o) { o.ask_after = 1; });
-  EXPECT_EQ(farcall_client_begin(client.get(), "x", 1, &asking, &call), -EINVAL);
+  const auto begin_with = [&](auto set) {
+    const farcall_call_options options = calling(set);
+    return farcall_client_begin(client.get(), "x", 1, &options, &call);
+  };
+  EXPECT_EQ(begin_with([](auto& o) { o.ask_after = 1; }), -EINVAL);
+  EXPECT_EQ(begin_with([](auto& o) { o.give_up = [](void*) { return 0; }; }), -EINVAL);
+  EXPECT_EQ(begin_with([&](auto& o) { o.context = &call; }), -EINVAL);
   auto answer = usual<farcall_answer>();
   EXPECT_EQ(farcall_call_take(nullptr, &answer, 0), -EINVAL);
   EXPECT_EQ(farcall_call_poll_descriptor(nullptr), -EINVAL);

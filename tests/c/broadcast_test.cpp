@@ -115,6 +115,21 @@ TEST(CBroadcast, SaysHowManyWereMissed) {
   EXPECT_EQ(expected, 1'000);
 }
 
+TEST(CBroadcast, WhatWasMissedBeforeAMessageThatFoundNoRoomIsNotForgotten) {
+  const Publisher publisher = publish(nullptr, FARCALL_OVERWRITE);
+  const Subscriber slow = adopt(farcall_publisher_invite(publisher.get()));
+  for (int i = 0; i < 1'000; ++i) ASSERT_EQ(send(publisher, std::to_string(i), 0), 0);
+  for (int i = 0; i < 2; ++i) {
+    std::uint64_t missed = 99;
+    EXPECT_EQ(farcall_subscriber_receive(slow.get(), nullptr, 0, nullptr, &missed, 0), -EMSGSIZE);
+    EXPECT_EQ(missed, 99U) << "it is told with the message";
+  }
+  const std::string got = receive(slow, 0);
+  const std::size_t gap = got.find(" -");
+  ASSERT_NE(gap, std::string::npos) << got;
+  EXPECT_EQ(got.substr(0, gap), got.substr(gap + 2)) << "all before it";
+}
+
 TEST(CBroadcast, DropsSlowReadersWhereItIsToldTo) {
   const Publisher publisher = publish(nullptr, FARCALL_DROP_READER);
   const Subscriber slow = adopt(farcall_publisher_invite(publisher.get()));
@@ -197,6 +212,7 @@ TEST(CBroadcast, AForkedChildMayOnlyClose) {
   in_child([&] {
     EXPECT_EQ(send(publisher, "from the child"), -EBUSY);
     EXPECT_EQ(farcall_publisher_invite(publisher.get()), -EBUSY);
+    EXPECT_EQ(farcall_publisher_readers(publisher.get()), 0U) << "none of the child's";
     EXPECT_EQ(receive(subscriber), "EBUSY");
     EXPECT_EQ(farcall_subscriber_poll_begin(subscriber.get()), -EBUSY);
     farcall_subscriber_poll_end(subscriber.get());
@@ -258,6 +274,9 @@ TEST(CBroadcast, RefusesWhatIsNoInvitation) {
   ASSERT_EQ(::send(pair[1], "something else, and long enough", 31, 0), 31);
   adopt(pair[0], -EPROTO);
   EXPECT_EQ(::fcntl(pair[0], F_GETFD), FD_CLOEXEC);
+  char rest[64];
+  (void)!::recv(pair[0], rest, sizeof rest, MSG_DONTWAIT);
+  adopt(pair[0], -EPROTO);  // which says nothing, and is not waited for for ever
   ::close(pair[0]);
   ::close(pair[1]);
   adopt(-1, -EBADF);
@@ -283,6 +302,9 @@ TEST(CBroadcast, RefusesWhatCannotBe) {
   options.capacity = SIZE_MAX;
   EXPECT_EQ(create(), -EINVAL);
   EXPECT_EQ(publisher, nullptr);
+  options.readers = 64;  // as many as there may be
+  EXPECT_EQ(create(), 0);
+  farcall_publisher_close(std::exchange(publisher, nullptr));
   const std::string name = unique_name();
   const Publisher first = publish(name.c_str());
   EXPECT_EQ(farcall_publisher_create(name.c_str(), nullptr, &publisher), -EADDRINUSE);
@@ -296,6 +318,8 @@ TEST(CBroadcast, RefusesWhatCannotBe) {
   farcall_subscriber* subscriber = nullptr;
   const farcall_subscriber_options start{.size = sizeof start, .start = 2, .wait = 0};
   EXPECT_EQ(farcall_subscriber_open(name.c_str(), &start, 0, &subscriber), -EINVAL);
+  const farcall_subscriber_options wait{.size = sizeof wait, .start = 0, .wait = 3};
+  EXPECT_EQ(farcall_subscriber_open(name.c_str(), &wait, 0, &subscriber), -EINVAL);
   EXPECT_EQ(farcall_subscriber_open("nobody publishes this", nullptr, 0, &subscriber),
             -ECONNREFUSED);
   EXPECT_EQ(farcall_subscriber_open(nullptr, nullptr, 0, &subscriber), -EINVAL);

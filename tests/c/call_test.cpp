@@ -3,6 +3,8 @@
 // Procedures that are served at a path, and who calls them.
 #include "c/call.hpp"
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <thread>
 
@@ -29,6 +31,20 @@ TEST_F(CCall, LongRepliesComeInMemoryOfTheirOwn) {
     const std::string text(size, static_cast<char>('a' + size % 26));
     EXPECT_EQ(call(client, text), "<" + text + ">");
   }
+}
+
+TEST_F(CCall, ALongReplyThatCannotBeMappedIsAWantOfMemory) {
+  if (kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
+  const Server server = serve(path, send_back);
+  in_child([&] {
+    const Client client = open(path);
+    const std::string text(1 << 20, 'x');
+    ASSERT_EQ(call(client, text).size(), text.size() + 2);
+    const rlimit little{.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};  // less than is mapped
+    ASSERT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
+    EXPECT_EQ(call(client, text), "ENOMEM");
+    EXPECT_EQ(call(client, "x"), "<x>");
+  });
 }
 
 TEST_F(CCall, AnAnswerIsUsedAgainOnceItHasBeenFreed) {
@@ -120,6 +136,19 @@ TEST_F(CCall, TellsWhoCallsInAsMuchRoomAsThereIs) {
     return write(reply, "seen");
   });
   EXPECT_EQ(call(open(path), "who"), "seen");
+}
+
+TEST_F(CCall, TellsTheGroupThatTheCallerActsFor) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to act for another group";
+  const Server server = serve(path, [](std::string_view, farcall_reply* reply) {
+    auto caller = usual<farcall_caller>();
+    EXPECT_EQ(farcall_caller_get(&caller), 0);
+    return write(reply, std::to_string(caller.uid) + " " + std::to_string(caller.gid));
+  });
+  in_child([&] {
+    ASSERT_EQ(::setegid(door::test::kNobody), 0);
+    EXPECT_EQ(call(open(path), "who"), "0 " + std::to_string(door::test::kNobody));
+  });
 }
 
 TEST_F(CCall, OfAProcedureThatFailsHasNoAnswer) {
@@ -255,6 +284,14 @@ TEST_F(CCall, AsksOnceWithoutASignal) {
   asked.times = 0;
   asked.give_up_at = 1;
   EXPECT_EQ(call(client, "slow", asking), "EINTR");
+}
+
+TEST_F(CCall, AsksNobodyWhereThereIsNobodyToAsk) {
+  const Server server = serve(path, [](std::string_view, farcall_reply* reply) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kShort));
+    return write(reply, "done");
+  });
+  EXPECT_EQ(call(open(path), "slow", calling([](auto& o) { o.ask_after = 1; })), "done");
 }
 
 TEST_F(CCall, OfMoreBytesThanTheServerTakesIsRefused) {

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -172,6 +173,27 @@ TEST_F(CPipeHostile, ASocketThatIsNoPipes) {
   refuses(3, ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
 }
 
+// Whoever has made a pipe says which sockets are its own. A listener tells of no death.
+TEST_F(CPipeHostile, AListenerThatIsSaidToBeThePipes) {
+  const int ring = descriptors_of(pipe_.other)[0];
+  constexpr off_t kSocket = offsetof(RingControl, pair) + offsetof(RingPair, writer_socket);
+  std::uint64_t before = 0;
+  ASSERT_EQ(::pread(ring, &before, sizeof before, kSocket), 8);
+  const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const sockaddr_un nameless{.sun_family = AF_UNIX, .sun_path = {}};
+  ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&nameless), sizeof(sa_family_t)), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  const std::uint64_t its_own = socket_cookie(listener);
+  ASSERT_EQ(::pwrite(ring, &its_own, sizeof its_own, kSocket), 8);
+  Descriptors wrong = duplicates_of(pipe_.other);
+  const int right = std::exchange(wrong[1], listener);
+  adopt(wrong, -EPROTO);
+  ASSERT_EQ(::pwrite(ring, &before, sizeof before, kSocket), 8);
+  wrong[1] = right;
+  adopt(wrong);
+  ::close(listener);
+}
+
 // Each part is as it must be, but not with the others.
 TEST_F(CPipeHostile, APartOfAnotherPipe) {
   const Ends another;
@@ -248,6 +270,11 @@ TEST(CPipeHostileLater, APieceThatDoesNotBelongToItsMessageIsNoticed) {
     ASSERT_EQ(::pwrite(file, &second, 8, 4096 + 64), 8);
     EXPECT_EQ(farcall_pipe_receive(pipe.one.get(), text, sizeof text, nullptr, kLong), -EPROTO);
     EXPECT_EQ(farcall_pipe_receive(pipe.one.get(), text, sizeof text, nullptr, 0), -EPROTO);
+    // Whatever stands there now, nobody is to poll for more.
+    const std::uint64_t nothing = 0;
+    ASSERT_EQ(::pwrite(file, &nothing, 8, 4096 + 64), 8);
+    EXPECT_EQ(farcall_pipe_poll_begin(pipe.one.get()), 0);
+    farcall_pipe_poll_end(pipe.one.get());
   }
 }
 

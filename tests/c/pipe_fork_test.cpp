@@ -6,6 +6,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "c/pipe.hpp"
 
 namespace farcall::c::test {
@@ -145,15 +147,17 @@ TEST(CPipeFork, AKilledPeerIsNoticed) {
 }
 
 // Programs that have closed their standard streams write to them all the same.
-TEST(CPipeFork, StandardStreamsMayBeClosed) {
-  in_child([] {
+void adopt_in_place_of_standard_streams(bool backwards) {
+  in_child([backwards] {
     for (const int fd : {0, 1, 2}) ::close(fd);
     Ends pipe;
     int given[FARCALL_PIPE_DESCRIPTORS];
     ASSERT_EQ(farcall_pipe_descriptors(pipe.other.get(), given), 0);
     for (const int fd : given) EXPECT_GT(fd, 2);
+    if (backwards) std::ranges::reverse(given);
     for (int& fd : given) fd = ::dup(fd);
     EXPECT_EQ(given[0], 0);
+    if (backwards) std::ranges::reverse(given);
     farcall_pipe* adopted = nullptr;
     ASSERT_EQ(farcall_pipe_adopt(given, nullptr, &adopted), 0);
     const End other(adopted);
@@ -161,8 +165,13 @@ TEST(CPipeFork, StandardStreamsMayBeClosed) {
     EXPECT_GT(farcall_pipe_send_poll_descriptor(adopted), 2);
     EXPECT_EQ(send(pipe.one, "unharmed"), 0);
     EXPECT_EQ(receive(other), "unharmed");
-    EXPECT_EQ(::fcntl(0, F_GETFD), -1) << "nothing is left there";
+    for (const int fd : {0, 1, 2}) EXPECT_EQ(::fcntl(fd, F_GETFD), -1) << "nothing is left there";
   });
+}
+
+TEST(CPipeFork, StandardStreamsMayBeClosed) { adopt_in_place_of_standard_streams(false); }
+TEST(CPipeFork, NeitherSocketStaysInPlaceOfAStandardStream) {
+  adopt_in_place_of_standard_streams(true);
 }
 
 TEST(CPipeFork, OnePipeMayConnectTwoChildren) {

@@ -99,6 +99,18 @@ TEST(CPipeName, WhoWantsSomethingElseIsTurnedAway) {
   others.join();
 }
 
+TEST(CPipeName, WhoSaysNothingHoldsUpNobodyForLong) {
+  const std::string name = unique_name();
+  std::thread others([&] {
+    const UniqueFd silent = connect_named(name, Deadline::never());
+    const End right = open(name);
+    EXPECT_EQ(send(right, "the right one"), 0);
+  });
+  const End end = serve(name);
+  EXPECT_EQ(receive(end), "the right one");
+  others.join();
+}
+
 TEST(CPipeName, WhatServesSomethingElseIsNoPipe) {
   const std::string name = unique_name();
   NamedListener listener(name);

@@ -256,6 +256,7 @@ TEST(CPipe, RefusesWhatCannotBe) {
   EXPECT_EQ(farcall_pipe_create(&options, &one, &other), -EINVAL);
   options = options_of(SIZE_MAX);
   EXPECT_EQ(farcall_pipe_create(&options, &one, &other), -EINVAL);
+  EXPECT_EQ(farcall_pipe_create(nullptr, &one, &one), -EINVAL) << "one would be lost";
   EXPECT_EQ(one, nullptr);
   EXPECT_EQ(other, nullptr);
 

@@ -289,6 +289,134 @@ TEST(Client, SendsAgainWhereNothingHasBeenSent) {
   EXPECT_EQ(ask(client, "hello"), "hello");
 }
 
+// A session that has got a part of a request is not used for the next.
+TEST(Client, BeginsAnewWhereAPartHasBeenSent) {
+  std::atomic<std::size_t> came{0};
+  Server server([&](ServerThread& thread, Incoming& incoming) {
+    came = incoming.descriptors().size();
+    thread.reply(incoming, {});
+  });
+  Client client(server.port.descriptor());
+  std::vector<int> many(kPacketDescriptors + 10, STDERR_FILENO);
+  many.back() = -1;
+  CallResults results;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(
+        failure_of([&] { client.call({.data = {}, .descriptors = many}, results, before_long()); }),
+        EBADF);
+    EXPECT_FALSE(Client::dispatched());
+    EXPECT_EQ(
+        client.call({.data = {}, .descriptors = std::array{STDERR_FILENO}}, results, before_long()),
+        Outcome::ok);
+    EXPECT_EQ(came, 1U);
+  }
+}
+
+TEST(Client, HasNoMoreDescriptorsInACallThanAreTaken) {
+  Server server;
+  Client client(server.port.descriptor());
+  CallResults results;
+  const std::vector<int> many(kCallDescriptors + 1, STDERR_FILENO);
+  for (const bool known : {false, true}) {
+    EXPECT_EQ(
+        failure_of([&] { client.call({.data = {}, .descriptors = many}, results, before_long()); }),
+        ENFILE)
+        << known;
+    EXPECT_EQ(ask(client, "hello"), "hello");
+  }
+}
+
+// However far it comes: the server's answer needs one, too.
+TEST(Client, WithoutDescriptorsForASessionIsToldSo) {
+  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
+  Server server;
+  in_child([port = server.port.descriptor()] {
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const UniqueFd next(::dup(STDERR_FILENO));
+    int failures = 0;
+    int error = EMFILE;
+    for (rlim_t more = 1; error != 0 && more < 20; ++more) {
+      limit.rlim_cur = static_cast<rlim_t>(next.get()) + more;
+      ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+      error = failure_of([&] {
+        Client client(port);
+        CallResults results;
+        EXPECT_EQ(client.call({}, results, before_long()), Outcome::ok) << more;
+      });
+      EXPECT_TRUE(error == 0 || error == EMFILE) << std::strerror(error) << " with " << more;
+      failures += error != 0 ? 1 : 0;
+    }
+    EXPECT_EQ(error, 0);
+    EXPECT_GT(failures, 3);
+  });
+}
+
+TEST(AsyncCall, BringsItsWordHoweverItIsSent) {
+  std::atomic<std::int32_t> word{0};
+  Server server([&](ServerThread& thread, Incoming& incoming) {
+    word = incoming.word();
+    thread.reply(incoming, {});
+  });
+  Client client(server.port.descriptor());
+  for (const std::int32_t sent : {7, -8}) {  // at once only where there is a session
+    AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = {}, .word = sent});
+    CallResults results;
+    EXPECT_EQ(call.take(results, before_long(), SignalCount::now()), Outcome::ok);
+    EXPECT_EQ(word, sent);
+  }
+}
+
+TEST(AsyncCall, WithoutADescriptorForTheServersAnswerIsToldSo) {
+  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
+  Server server;
+  in_child([port = server.port.descriptor()] {
+    Client client(port);
+    AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = {}});
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = 3;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    CallResults results;
+    EXPECT_EQ(failure_of([&] { call.take(results, before_long(), SignalCount::now()); }), EMFILE);
+  });
+}
+
+TEST(Client, KnowsNoTermsOfAPortThatHasClosed) {
+  Server server;
+  Client client(server.port.descriptor());
+  Terms terms{};
+  EXPECT_EQ(ask(client, "hello"), "hello");
+  EXPECT_EQ(client.terms(terms, before_long()), Outcome::ok);
+  server.port.close();
+  // A thread that has served it may still look for its next request.
+  EXPECT_TRUE(eventually([&] { return client.terms(terms, before_long()) == Outcome::peer_gone; }));
+}
+
+// What was sent one way and has not been taken yet is taken before it, and not written over.
+TEST(AsyncCall, LeavesWhatWasSentOneWayToBeTaken) {
+  Port port;
+  Client client(port.descriptor());
+  ASSERT_EQ(client.send({.data = bytes_of("first"), .descriptors = {}}, before_long()),
+            Outcome::ok);
+  AsyncCall call(client, {.data = bytes_of("second"), .descriptors = {}});
+  ServerThread thread(port);
+  Incoming incoming;
+  ASSERT_EQ(thread.receive(incoming, before_long()), Outcome::ok);
+  EXPECT_FALSE(incoming.wants_reply());
+  EXPECT_EQ(farcall::test::text_of(incoming.data()), "first");
+  std::vector<std::byte> buffer(20);
+  CallResults results;
+  results.buffer = buffer;
+  std::jthread caller(
+      [&] { EXPECT_EQ(call.take(results, before_long(), SignalCount::now()), Outcome::ok); });
+  EXPECT_EQ(thread.receive(incoming, before_long()), Outcome::ok);
+  EXPECT_EQ(farcall::test::text_of(incoming.data()), "second");
+  EXPECT_EQ(thread.reply(incoming, bytes_of("done")), Outcome::ok);
+  caller.join();
+  EXPECT_EQ(farcall::test::text_of(results.data), "done");
+}
+
 // A signal that a call has been told of, and stays in spite of, does not end it again.
 TEST(Client, StaysInSpiteOfOneSignalOnce) {
   struct Policy final : RetryPolicy {

@@ -12,11 +12,14 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <latch>
 #include <thread>
 
 #include "call/raw.hpp"
 #include "call/server.hpp"
+#include "call/transfer.hpp"
 #include "door/lingering.hpp"
 #include "process/background.hpp"
 
@@ -176,6 +179,88 @@ TEST(Descriptors, OfAReplyThatFailedAreNotTakenForThoseOfTheNext) {
         }
       }
     }
+}
+
+TEST(Descriptors, MoreThanACallMayHaveEndTheSession) {
+  rlimit table{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &table), 0);
+  table.rlim_cur = 3 * kCallDescriptors;
+  if (table.rlim_max < table.rlim_cur)
+    GTEST_SKIP() << "this process may not open " << table.rlim_cur << " descriptors";
+  in_child([&] {
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &table), 0);
+    std::atomic<int> served{0};
+    Server server([&](ServerThread& thread, Incoming& incoming) {
+      ++served;
+      thread.reply(incoming, {});
+    });
+    for (const std::size_t more : {0U, 1U}) {
+      RawSession session(server.port.descriptor());
+      ASSERT_TRUE(session.welcome());
+      const std::vector<int> many(kCallDescriptors + more, STDERR_FILENO);
+      send_descriptors(session.socket.get(), many, kPurposeData);
+      session.give(Kind::request, 1, 0, kDescriptors);
+      EXPECT_TRUE(more == 0 ? session.answered(1) : eventually([&] { return session.ended(); }));
+      EXPECT_EQ(served, 1);
+    }
+  });
+}
+
+// What has been taken with a request is the program's, and no more its sender's.
+TEST(Descriptors, ThatHaveBeenTakenCountNoMore) {
+  in_child([] {
+    const rlimit few{.rlim_cur = 100, .rlim_max = 100};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    Server server([](ServerThread& thread, Incoming& incoming) {
+      for (UniqueFd& descriptor : incoming.descriptors()) descriptor.reset();
+      thread.reply(incoming, {});
+    });
+    Client client(server.port.descriptor());
+    const std::vector<std::byte> lengthy(100'000);
+    CallResults results;
+    for (const std::size_t size : {std::size_t{0}, lengthy.size()})
+      for (int i = 0; i < 200; ++i)
+        ASSERT_EQ(client.call({.data = std::span(lengthy).first(size),
+                               .descriptors = std::array{STDERR_FILENO}},
+                              results, Deadline::after(20s)),
+                  Outcome::ok)
+            << size << ", " << i;
+  });
+}
+
+// A user who may send so much at a time may do so again and again.
+TEST(CallMemory, OfRequestsThatAreOverCountsNoMore) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  // That of the client's, in which they come, and where they are copied to.
+  Server server([](ServerThread& thread, Incoming& incoming) { thread.reply(incoming, {}); }, 1,
+                WaitMode::adaptive, {.bytes_per_user = 2 * kBytes + kBytes / 2});
+  in_child([port = server.port.descriptor()] {
+    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    Client client(port);
+    const std::vector<std::byte> lengthy(kBytes);
+    CallResults results;
+    for (int i = 0; i < 3; ++i)
+      ASSERT_EQ(client.call({.data = lengthy, .descriptors = {}}, results, Deadline::after(20s)),
+                Outcome::ok)
+          << i;
+  });
+}
+
+// It is given back when they have been taken.
+TEST(CallMemory, OfVeryLongRepliesIsNotKept) {
+  const auto is_there = [] {
+    std::ifstream maps("/proc/self/maps");
+    const std::string all{std::istreambuf_iterator<char>(maps), {}};
+    return all.find("farcall-transfer") != std::string::npos;
+  };
+  const std::vector<std::byte> lengthy(TransferMemory::kMostKept + 1);
+  Server server([&](ServerThread& thread, Incoming& incoming) { thread.reply(incoming, lengthy); });
+  Client client(server.port.descriptor());
+  CallResults results;
+  ASSERT_EQ(client.call({}, results, Deadline::after(20s)), Outcome::ok);
+  EXPECT_EQ(results.data.size(), lengthy.size());
+  EXPECT_TRUE(eventually([&] { return !is_there(); }));
 }
 
 TEST(Descriptors, OfMessagesThatNobodyTakesHoldNobodyUp) {

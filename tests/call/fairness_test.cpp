@@ -399,5 +399,37 @@ TEST_F(CallFairness, EachThatHasRungInVainIsListenedToAgainBeforeLong) {
   }
 }
 
+TEST_F(CallFairness, WhoHasRestedOnceRestsAgain) {
+  RawSession session(descriptor);
+  ASSERT_TRUE(session.welcome());
+  const auto rests = [&] {
+    (void)!::send(session.socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    pollfd any{.fd = port.poll_descriptor(), .events = POLLIN, .revents = 0};
+    const bool told = ::poll(&any, 1, 0) != 0;
+    EXPECT_EQ(thread.receive(incoming, Deadline::now()), Outcome::would_block);
+    return !told;
+  };
+  for (int times = 0; times < 3; ++times) {
+    EXPECT_TRUE(eventually(rests)) << times;
+    EXPECT_TRUE(eventually([&] { return !rests(); })) << times;
+  }
+}
+
+// Such words are for ports that listen to them.
+TEST_F(CallFairness, WhoCallsItselfUrgentIsNotServedFirst) {
+  RawSession first(descriptor);
+  RawSession second(descriptor);
+  ASSERT_TRUE(first.welcome());
+  ASSERT_TRUE(second.welcome());
+  first.give(Kind::request, 1, 5);
+  second.control().slot.extra = INT64_MAX;
+  second.give(Kind::request, 1, 4);
+  for (const std::size_t expected : {5U, 4U}) {
+    receive();
+    EXPECT_EQ(incoming.data().size(), expected);
+    EXPECT_EQ(thread.reply(incoming, {}), Outcome::ok);
+  }
+}
+
 }  // namespace
 }  // namespace farcall::call::test

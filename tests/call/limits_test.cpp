@@ -36,9 +36,22 @@ TEST(Limits, AreWhatWasSetAndDefaultsElsewhere) {
   limits.sessions_per_user = 7;
   limits.patience_ns = 5'000'000;
   ASSERT_EQ(set_limits(&limits), 0);
+  const PortLimits some = limits_of_process();
+  EXPECT_EQ(some.sessions, PortLimits{}.sessions);
+  EXPECT_EQ(some.request_bytes, PortLimits{}.request_bytes);
+  EXPECT_EQ(some.descriptors_per_user, 0U);
+  EXPECT_EQ(some.bytes_per_user, 0U);
+  limits.sessions = 8;
+  limits.request_bytes = 9;
+  limits.descriptors_per_user = 10;
+  limits.bytes_per_user = 11;
+  ASSERT_EQ(set_limits(&limits), 0);
   const PortLimits now = limits_of_process();
+  EXPECT_EQ(now.sessions, 8U);
   EXPECT_EQ(now.sessions_per_user, 7U);
-  EXPECT_EQ(now.sessions, PortLimits{}.sessions);
+  EXPECT_EQ(now.request_bytes, 9U);
+  EXPECT_EQ(now.descriptors_per_user, 10U);
+  EXPECT_EQ(now.bytes_per_user, 11U);
   EXPECT_EQ(now.patience, std::chrono::milliseconds(5));
   farcall_limits told{};
   told.size = sizeof told;
@@ -103,6 +116,19 @@ TEST(Ledger, GivesBackWhatAParentHeldNowhereElse) {
   });
   held.clear();
   EXPECT_TRUE(Charge(Resource::bytes, kStranger, 350, 350));
+}
+
+// The memory of a request that is over is kept, and nobody's.
+TEST(Limits, NobodyIsChargedForMemoryThatIsKept) {
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  RequestBuffer buffer;
+  for (int i = 0; i < 3; ++i) {
+    Charge held(Resource::bytes, kStranger, kBytes, kBytes);
+    ASSERT_TRUE(held) << i;
+    ASSERT_NE(buffer.reserve(kBytes, std::move(held), kStranger), nullptr);
+    EXPECT_FALSE(Charge(Resource::bytes, kStranger, 1, kBytes)) << "as long as it is served";
+    buffer.release();
+  }
 }
 
 TEST(Limits, MemoryThatThreadsKeepForTheNextRequestIsBounded) {

@@ -226,6 +226,28 @@ TEST(DoorDescriptors, ReleaseClosesTheSendersInBothDirections) {
   });
 }
 
+// The procedure has had them.
+TEST(DoorDescriptors, ACallThatIsInterruptedReleasesThem) {
+  // Threads that serve outlive the test.
+  static const auto& over = *new Shared<Event>;
+  static const auto& caller = *new Shared<std::atomic<pid_t>>;
+  static auto serve = [](char*, size_t, door_desc_t* descriptors, uint_t count) {
+    close_all(copied(descriptors, count));
+    ::kill(caller->load(), SIGUSR1);
+    (void)over->wait();
+    ::door_return(nullptr, 0, nullptr, 0);
+  };
+  const int door = make_door(serve, DOOR_NO_CANCEL);
+  in_child([&] {
+    ::signal(SIGUSR1, [](int) {});
+    caller->store(::getpid());
+    const int mine = ::dup(STDIN_FILENO);
+    EXPECT_EQ(error_of(door, "", {pass(mine, DOOR_DESCRIPTOR | DOOR_RELEASE)}), EINTR);
+    EXPECT_FALSE(is_open(mine));
+  });
+  over->happens();
+}
+
 TEST(DoorDescriptors, WithoutReleaseTheSenderKeepsIts) {
   auto procedure = [](char*, size_t, door_desc_t* descriptors, uint_t count) {
     close_all(copied(descriptors, count));

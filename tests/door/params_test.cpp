@@ -150,6 +150,8 @@ TEST(DoorParam, ValuesOutOfRangeAreRefused) {
   EXPECT_EQ(ERROR_OF(::door_setparam(door, DOOR_PARAM_DATA_MAX, 99)), EINVAL);
   EXPECT_EQ(param(door, DOOR_PARAM_DATA_MAX), 100U);
   EXPECT_EQ(param(door, DOOR_PARAM_DATA_MIN), 100U);
+  EXPECT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 101), 0);
+  EXPECT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 100), 0) << "as little as the least";
 }
 
 TEST(DoorParam, ADoorThatRefusesDescriptorsKeepsRefusingThem) {

@@ -79,6 +79,24 @@ TEST(MessageKill, ADeadClientIsNotAnsweredAndItsConnectionIsTold) {
   farcall_channel_destroy(named);
 }
 
+// Who answers and receives the next in one go does not stop for it.
+TEST(MessageKill, ADeadClientIsPassedOver) {
+  Channel channel;
+  Child client([&] { send(channel.connection, "from the dead"); });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  client.kill();
+  EXPECT_TRUE(eventually([&] {
+    char byte = 0;
+    return farcall_read(message.id, 0, &byte, 1) < 0 && errno == ESRCH;
+  }));
+  ASSERT_EQ(farcall_pulse(channel.connection, 0, 3, 7), 0);
+  farcall_timeout(std::chrono::nanoseconds(kPatience).count());
+  farcall_info info{};
+  EXPECT_EQ(farcall_reply_receive(message.id, 0, "x", 1, channel.id, nullptr, 0, &info), 0);
+  EXPECT_EQ(info.value, 7);
+}
+
 TEST(MessageKill, TheServersDeathComesAsAPulse) {
   const std::string name = unique_name("dies");
   NamedServer server(name, echo_for_ever);

@@ -175,6 +175,22 @@ TEST(Message, TheKernelSaysWhoSends) {
   EXPECT_EQ(child.join(), 0);
 }
 
+TEST(Message, TheKernelSaysForWhichGroupItsSenderActs) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to act for another group";
+  constexpr gid_t kGroup = 60'001;
+  Channel channel;
+  Child child([&] {
+    ASSERT_EQ(::setegid(kGroup), 0);
+    EXPECT_EQ(send(channel.connection, "x").status, 0);
+  });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  EXPECT_EQ(message.info.uid, 0U);
+  EXPECT_EQ(message.info.gid, kGroup);
+  answer(message.id, 0);
+  EXPECT_EQ(child.join(), 0);
+}
+
 TEST(Message, EachThreadIsKnownByItsId) {
   Channel channel;
   pid_t thread = 0;
@@ -392,6 +408,26 @@ TEST(Message, BuffersThatAreNowhereAreRefused) {
   EXPECT_TRUE(refused(farcall_send_one_way(channel.connection, nullptr, 1)));
   EXPECT_EQ(answer(id, 7), 0);
   client.join();
+}
+
+TEST(Message, WhatNoMessageCanHaveIsRefused) {
+  Channel channel;
+  const auto refused = [&](auto set) {
+    farcall_message message{};
+    set(message);
+    farcall_timeout(0);
+    return farcall_send_message(channel.connection, &message) == -1 && errno == EINVAL;
+  };
+  const std::vector<int> many(FARCALL_DESCRIPTORS + 1, 0);
+  EXPECT_TRUE(refused([](auto& m) { m.flags = FARCALL_KEEP_WAITING << 1; }));
+  EXPECT_TRUE(refused([](auto& m) { m.descriptor_count = 1; }));
+  EXPECT_TRUE(refused([&](auto& m) {
+    m.descriptors = many.data();
+    m.descriptor_count = static_cast<unsigned>(many.size());
+  }));
+  EXPECT_EQ(farcall_send_message(channel.connection, nullptr), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(receive(channel.id, 10, 0ns).error, ETIMEDOUT) << "nothing has come";
 }
 
 TEST(Message, TooLongOnesAreRefused) {

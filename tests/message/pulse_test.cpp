@@ -83,6 +83,27 @@ TEST(MessagePulse, IsNotOvertakenByItsSendersNextMessage) {
   EXPECT_EQ(child.join(), 0);
 }
 
+TEST(MessagePulse, IsNotOvertakenByWhatNobodyWaitsForAnAnswerTo) {
+  Channel channel;
+  constexpr int kRounds = 2000 / kSlow;
+  Child child([&] {
+    for (int i = 0; i < kRounds; ++i) {
+      ASSERT_EQ(farcall_pulse(channel.connection, 0, 1, i), 0);
+      const std::string text = std::to_string(i);
+      ASSERT_EQ(farcall_send_one_way(channel.connection, text.data(), text.size()), 0);
+    }
+  });
+  for (int i = 0; i < kRounds; ++i) {
+    const Message pulse = receive(channel.id);
+    ASSERT_EQ(pulse.id, 0) << "the message was first, round " << i;
+    ASSERT_EQ(pulse.info.value, i);
+    const Message message = receive(channel.id);
+    ASSERT_EQ(message.id, FARCALL_ONE_WAY) << "round " << i;
+    ASSERT_EQ(message.text, std::to_string(i));
+  }
+  EXPECT_EQ(child.join(), 0);
+}
+
 TEST(MessagePulse, TheFirstOfAConnectionIsNotOvertakenEither) {
   Channel channel;
   constexpr int kRounds = 300 / kSlow;

@@ -2,8 +2,10 @@
 //
 // What is told of messages over shared memory only, or differs over the module.
 #include <fcntl.h>
+#include <limits.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -14,6 +16,7 @@
 
 #include "farcall/call.hpp"
 #include "message/channel.hpp"
+#include "message/status.hpp"
 
 namespace farcall::message::test {
 namespace {
@@ -151,6 +154,7 @@ TEST(MessageShared, WhoMayNotRaiseItByPrivilegeGetsItsOwnBackToo) {
     const Message message = receive(channel);
     EXPECT_EQ(message.info.priority, 47);
     EXPECT_EQ(::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_FIFO);
+    in_child([] { EXPECT_EQ(::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_OTHER); });
     if (!limited) {
       ASSERT_TRUE(door::test::become(door::test::kNobody));
     }
@@ -170,35 +174,6 @@ TEST(MessageShared, WhoMayNotRaiseItByPrivilegeGetsItsOwnBackToo) {
   EXPECT_EQ(server.join(), 0);
 }
 
-// Whether that is in what a channel of this user says of itself.
-bool says_of(const std::string& name, std::string_view what) {
-  std::array<char, 4000> text{};
-  EXPECT_GT(farcall_channel_status((std::to_string(::geteuid()) + "/" + name).c_str(), text.data(),
-                                   text.size() - 1),
-            0);
-  return std::string_view(text.data()).find(what) != std::string_view::npos;
-}
-
-TEST(MessageShared, SaysNothingOfABlockedClientThatHasDied) {
-  const std::string name = unique_name("died");
-  const int channel = farcall_name_attach(name.c_str(), FARCALL_DISCONNECT, 0600);
-  ASSERT_GT(channel, 0);
-  Child client([&] { send(farcall_name_open(name.c_str()), "x"); });
-  const Message message = receive(channel);
-  ASSERT_GT(message.id, FARCALL_ONE_WAY);
-  EXPECT_TRUE(says_of(name, "reply-blocked"));
-  client.kill();
-  EXPECT_EQ(receive(channel).info.code, FARCALL_PULSE_DISCONNECT);
-  EXPECT_TRUE(eventually([&] {
-    char byte = 0;
-    return farcall_read(message.id, 0, &byte, 1) < 0 && errno == ESRCH;
-  }));
-  EXPECT_EQ(answer(message.id, 0), -1);
-  EXPECT_EQ(errno, ESRCH);
-  EXPECT_FALSE(says_of(name, "reply-blocked"));
-  farcall_channel_destroy(channel);
-}
-
 TEST(MessageShared, SaysHowMuchNobodyHasAskedFor) {
   const std::string name = unique_name("unsolicited");
   const int channel = farcall_name_attach(name.c_str(), 0, 0600);
@@ -211,6 +186,43 @@ TEST(MessageShared, SaysHowMuchNobodyHasAskedFor) {
   send_descriptors(way_in.get(), std::array{0, 0}, kFirstOwnPurpose + 5);
   EXPECT_TRUE(eventually([&] { return says(" unsolicited 2\n"); }));
   EXPECT_EQ(farcall_channel_destroy(channel), 0);
+}
+
+// That a server's table is full is no want of its client's.
+TEST(MessageShared, AServerWithoutDescriptorsIsToBeTriedAgain) {
+  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
+  const std::string name = unique_name("full");
+  const Shared<std::atomic<int>> more;
+  const Shared<Event> next;
+  const Shared<Event> ready;
+  constexpr int kMost = 6;
+  *more = 0;
+  Child server([&] {
+    const int channel = farcall_name_attach(name.c_str(), 0, 0600);
+    ASSERT_GT(channel, 0);
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const int first = ::dup(0);
+    ::close(first);
+    for (; *more < kMost; ++*more) {
+      limit.rlim_cur = static_cast<rlim_t>(first + *more);
+      ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+      ready->happens();
+      ASSERT_TRUE(next->wait());
+    }
+  });
+  for (int i = 0; i < kMost; ++i) {
+    ASSERT_TRUE(ready->wait());
+    const int connection = farcall_name_open(name.c_str());
+    if (connection < 0) {
+      EXPECT_EQ(errno, EAGAIN) << i << ": " << std::strerror(errno);
+    } else {
+      EXPECT_GT(i, 1) << "there was no room for one";
+      farcall_disconnect(connection);
+    }
+    next->happens();
+  }
+  EXPECT_EQ(server.join(), 0);
 }
 
 TEST(MessageShared, AConnectionThatCouldNotBeMadeIsNone) {
@@ -248,6 +260,15 @@ TEST(MessageShared, WhatIsNoConnectionStaysItsOwners) {
   EXPECT_EQ(errno, EBADF);
 }
 
+TEST(MessageShared, NothingIsNoName) {
+  EXPECT_EQ(farcall_name_open(nullptr), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(farcall_name_attach(nullptr, 0, 0600), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(farcall_channel_status(nullptr, nullptr, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+}
+
 TEST(MessageShared, AModeHasNothingButPermissions) {
   const std::string name = unique_name("mode");
   for (const mode_t mode : {mode_t{01000}, mode_t{02600}, mode_t{07777}}) {
@@ -268,6 +289,77 @@ TEST(MessageShared, AnErrorIsAnErrno) {
   client.join();
 }
 
+TEST(MessageShared, APulseSaysThroughWhichConnectionItCame) {
+  Channel channel;
+  ASSERT_EQ(farcall_pulse(channel.connection, 0, 1, 2), 0);
+  const Message pulse = receive(channel.id);
+  EXPECT_NE(pulse.info.connection, 0);
+  std::thread client([&] { EXPECT_EQ(send(channel.connection, "x").status, 0); });
+  const Message message = receive(channel.id);
+  EXPECT_EQ(message.info.connection, pulse.info.connection);
+  EXPECT_EQ(answer(message.id, 0), 0);
+  client.join();
+}
+
+TEST(MessageShared, AStatusIsNotBelowZero) {
+  Channel channel;
+  std::thread client([&] { EXPECT_EQ(send(channel.connection, "x").status, INT_MAX); });
+  const Message message = receive(channel.id);
+  for (const int none : {-1, INT_MIN}) {
+    EXPECT_EQ(farcall_reply(message.id, none, nullptr, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(farcall_replyv(message.id, none, nullptr, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+    farcall_timeout(0);
+    EXPECT_EQ(farcall_reply_receive(message.id, none, nullptr, 0, channel.id, nullptr, 0, nullptr),
+              -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_EQ(answer(message.id, INT_MAX), 0);
+  client.join();
+}
+
+// Nothing of such a buffer is touched: it is address space, and nobody's memory.
+TEST(MessageShared, ABufferMayBeAsLongAsTheLongestMessage) {
+  if (kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
+  constexpr std::size_t kMost = FARCALL_MESSAGE_MAX;
+  const Mapping space(
+      ::mmap(nullptr, kMost + 1, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+      kMost + 1);
+  ASSERT_NE(space.data(), MAP_FAILED);
+  Channel channel;
+  std::thread client([&] {
+    EXPECT_EQ(farcall_send(channel.connection, "x", 1, space.data(), kMost + 1), -1);
+    EXPECT_EQ(errno, EMSGSIZE);
+    EXPECT_EQ(farcall_send(channel.connection, nullptr, 0, space.data(), kMost), 7);
+  });
+  farcall_info info{};
+  EXPECT_EQ(farcall_receive(channel.id, space.data(), kMost + 1, &info), -1);
+  EXPECT_EQ(errno, EMSGSIZE);
+  farcall_timeout(std::chrono::nanoseconds(kPatience).count());
+  const std::int64_t id = farcall_receive(channel.id, space.data(), kMost, &info);
+  ASSERT_GT(id, FARCALL_ONE_WAY);
+  EXPECT_EQ(info.room, kMost);
+  EXPECT_EQ(answer(id, 7), 0);
+  client.join();
+}
+
+TEST(MessageShared, SoManyBuffersMayBeGivenAsTheKernelTakes) {
+  Channel channel;
+  std::vector<char> bytes(IOV_MAX + 1, 'x');
+  std::vector<iovec> each;
+  for (char& byte : bytes) each.push_back({.iov_base = &byte, .iov_len = 1});
+  std::thread client([&] {
+    EXPECT_EQ(farcall_sendv(channel.connection, each.data(), IOV_MAX + 1, nullptr, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(farcall_sendv(channel.connection, each.data(), IOV_MAX, nullptr, 0), 0);
+  });
+  const Message message = receive(channel.id);
+  EXPECT_EQ(message.text, std::string(IOV_MAX, 'x'));
+  EXPECT_EQ(answer(message.id, 0), 0);
+  client.join();
+}
+
 TEST(MessageShared, AReplyHasSoManyWritesAtMost) {
   constexpr int kMost = 4096;
   Channel channel;
@@ -279,6 +371,49 @@ TEST(MessageShared, AReplyHasSoManyWritesAtMost) {
   EXPECT_EQ(errno, ENOBUFS);
   EXPECT_EQ(answer(message.id, 0), 0);
   client.join();
+}
+
+// Each of them goes by itself where something between them has not been written.
+TEST(MessageShared, AReplyWithGapsMayHaveAsManyWritesAndTheAnswer) {
+  constexpr std::size_t kMost = 4096;
+  Channel channel;
+  std::string buffer(2 * kMost + 2, '.');
+  std::thread client([&] {
+    EXPECT_EQ(farcall_send(channel.connection, "x", 1, buffer.data(), buffer.size()), 0);
+  });
+  const Message message = receive(channel.id);
+  for (std::size_t i = 1; i <= kMost; ++i)
+    ASSERT_EQ(farcall_write(message.id, 2 * i, "b", 1), 1) << i;
+  EXPECT_EQ(answer(message.id, 0, "a"), 0);
+  client.join();
+  std::string expected = "a.";
+  for (std::size_t i = 1; i <= kMost; ++i) expected += "b.";
+  EXPECT_TRUE(buffer == expected);
+}
+
+// With gaps it needs room of the library's.
+TEST(MessageShared, AReplyThatFindsNoRoomIsAWantOfMemory) {
+  if (kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
+  Channel channel;
+  Child client([&] {
+    std::string buffer(1 << 20, '.');
+    const auto ask = [&] {
+      return farcall_send(channel.connection, "x", 1, buffer.data(), buffer.size());
+    };
+    ASSERT_EQ(ask(), 0);
+    const rlimit little{.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};  // less than is mapped
+    ASSERT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
+    EXPECT_EQ(ask(), -1);
+    EXPECT_EQ(errno, ENOMEM);
+  });
+  const std::string part(100'000, 'x');
+  for (int i = 0; i < 2; ++i) {
+    const Message message = receive(channel.id);
+    ASSERT_GT(message.id, FARCALL_ONE_WAY);
+    EXPECT_EQ(farcall_write(message.id, 500'000, part.data(), part.size()), 100'000);
+    EXPECT_EQ(answer(message.id, 0, part), 0);
+  }
+  EXPECT_EQ(client.join(), 0);
 }
 
 // Who has closed a connection does not want to know any more.

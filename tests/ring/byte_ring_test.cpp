@@ -90,6 +90,19 @@ TEST(ByteRing, RefusesToWaitForWhatMayNeverFit) {
   EXPECT_THROW(ring.writer.reserve(2049, space, Deadline::now()), MisuseError);
 }
 
+TEST(ByteRing, HalfOfTheRingMayBeWaitedFor) {
+  BytePair ring(4096);
+  std::span<std::byte> space;
+  std::span<const std::byte> bytes;
+  EXPECT_EQ(ring.reader.front(2048, bytes, Deadline::now()), Outcome::would_block);
+  ASSERT_EQ(ring.writer.reserve(2048, space, Deadline::now()), Outcome::ok);
+  ring.writer.commit(2047);
+  EXPECT_EQ(ring.reader.front(2048, bytes, Deadline::now()), Outcome::would_block);
+  ring.writer.commit(2);
+  EXPECT_EQ(ring.reader.front(2048, bytes, Deadline::now()), Outcome::ok);
+  EXPECT_EQ(ring.writer.reserve(2048, space, Deadline::now()), Outcome::would_block);
+}
+
 TEST(ByteRing, EndComesAfterAllBytes) {
   BytePair ring(4096);
   std::size_t count = 0;
@@ -129,6 +142,9 @@ TEST(ByteRing, RefusesAPositionBeyondTheRing) {
     EXPECT_EQ(ring.reader.read_some(into, count, Deadline::now()), Outcome::broken);
     ring.memory.view().control->tail.value = 1;
     EXPECT_EQ(ring.reader.read_some(into, count, Deadline::now()), Outcome::broken) << "is final";
+    ring.memory.view().control->tail.value = 0;
+    EXPECT_EQ(ring.reader.read_some(into, count, Deadline::never()), Outcome::broken)
+        << "nothing is waited for";
   }
   {
     BytePair ring(4096);

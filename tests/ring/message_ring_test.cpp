@@ -224,6 +224,35 @@ TEST(MessageRing, APieceOfNothingBreaksItsMessage) {
   EXPECT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::broken);
 }
 
+TEST(MessageRing, AnotherMessageInTheMiddleOfOneBreaksIt) {
+  MessagePair ring(4096);
+  std::vector<std::byte> into(4096);
+  std::size_t size = 0;
+  ASSERT_EQ(ring.writer.write(message(3000, 2), Deadline::now()), Outcome::ok);
+  const std::size_t second = message_ring::footprint(message_ring::longest_piece(4096) / 2);
+  message_ring::header(ring.memory.view().data + second) = message_ring::kReady | 20;
+  message_ring::header(ring.memory.view().data + second + kLine) = 0;
+  EXPECT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::broken);
+}
+
+TEST(MessageRing, ASignalThatWasCaughtSinceEndsAWaitThatHasNotBegun) {
+  MessagePair ring(4096, WaitMode::block);
+  std::span<const std::byte> piece;
+  std::span<std::byte> space;
+  const SignalCount before = SignalCount::now();
+  note_signal();
+  EXPECT_EQ(ring.reader.front(piece, Deadline::never(), before), Outcome::interrupted);
+  // Of this there is room for a part.
+  EXPECT_EQ(ring.writer.write(message(6000, 1), Deadline::never(), before), Outcome::interrupted);
+  EXPECT_EQ(ring.reader.front(piece, Deadline::never(), before), Outcome::ok) << "it is there";
+  EXPECT_TRUE(ring.reader.is_piece());
+  MessagePair full(4096, WaitMode::block);
+  while (full.writer.write(message(500, 1), Deadline::now()) == Outcome::ok) {
+  }
+  EXPECT_EQ(full.writer.write(message(500, 1), Deadline::never(), before), Outcome::interrupted);
+  EXPECT_EQ(full.writer.reserve(500, space, Deadline::never(), before), Outcome::interrupted);
+}
+
 TEST(MessageRing, CanBePolledAtBothEnds) {
   MessagePair ring(4096);
   ASSERT_EQ(ring.reader.prepare_poll(), Outcome::would_block);
@@ -335,7 +364,7 @@ TEST(MessageRing, ALongMessageIsCountedOnce) {
   }
 }
 
-TEST(MessageRing, ASignalThatWasCaughtSinceEndsAWaitThatHasNotBegun) {
+TEST(MessageRing, ASignalThatWasCaughtSinceEndsReadingInTheMiddle) {
   MessagePair ring(8192, WaitMode::block);
   std::vector<std::byte> into(20'000);
   const auto whole = message(into.size(), 4);

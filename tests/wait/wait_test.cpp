@@ -180,6 +180,23 @@ TEST_P(WaitIn, LeavesTheThreadAsCancellableAsItWas) {
   }
 }
 
+// A cancellation that is pending is left to whoever made the waiter say otherwise.
+TEST_P(WaitIn, IsNoPointOfCancellation) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  std::atomic<bool> came_back{false};
+  std::thread([&] {
+    ::pthread_cancel(::pthread_self());
+    // As above.
+    const Outcome outcome =
+        waiter.wait(shared.mine, shared.peers, Deadline::after(60ms), [] { return false; });
+    came_back = outcome == Outcome::timed_out;
+    ::pthread_testcancel();
+    came_back = false;
+  }).join();
+  EXPECT_TRUE(came_back);
+}
+
 // One signal, sent once, ends a wait at whatever moment of it: also between two phases of it.
 TEST_P(WaitIn, IsEndedByAnyHandlerThatTellsOfItself) {
 #if defined(__SANITIZE_THREAD__)

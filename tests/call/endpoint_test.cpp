@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Several ways in to one port, and what is told of each.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "call/raw.hpp"
+#include "call/server.hpp"
+
+namespace farcall::call::test {
+namespace {
+
+using farcall::test::ask;
+using farcall::test::Server;
+
+// One thread serves them in turn.
+TEST(CallEndpoint, EachRequestSaysThroughWhichItCame) {
+  std::atomic<const Endpoint*> last{nullptr};
+  Server server([&](ServerThread& thread, Incoming& incoming) {
+    last = incoming.endpoint();
+    thread.reply(incoming, {});
+  });
+  const auto one = server.port.open_endpoint({}, {});
+  const auto other = server.port.open_endpoint({}, {});
+  const UniqueFd way_to_one = one->branch();
+  const UniqueFd way_to_other = other->branch();
+  Client first(way_to_one.get());
+  Client second(way_to_other.get());
+  for (int i = 0; i < 3; ++i) {
+    ask(first, "x");
+    EXPECT_EQ(last, one.get()) << i;
+    ask(second, "x");
+    EXPECT_EQ(last, other.get()) << i;
+  }
+}
+
+TEST(CallEndpoint, TellsNewTermsToThoseWhoHaveAsked) {
+  Server server;
+  const auto endpoint = server.port.open_endpoint({}, {1, 2});
+  const auto other = server.port.open_endpoint({}, {3, 4});
+  const UniqueFd way_in = endpoint->branch();
+  const UniqueFd way_to_other = other->branch();
+  Client client(way_in.get());
+  Client stranger(way_to_other.get());
+  Terms terms{};
+  ASSERT_EQ(client.terms(terms, Deadline::after(20s)), Outcome::ok);
+  EXPECT_EQ(terms[0], 1U);
+  ASSERT_EQ(stranger.terms(terms, Deadline::after(20s)), Outcome::ok);
+  endpoint->set_terms({5, 6});
+  ASSERT_EQ(client.terms(terms, Deadline::after(20s)), Outcome::ok);
+  EXPECT_EQ(terms[0], 5U);
+  EXPECT_EQ(terms[1], 6U);
+  ASSERT_EQ(stranger.terms(terms, Deadline::after(20s)), Outcome::ok);
+  EXPECT_EQ(terms[0], 3U) << "they are another's";
+}
+
+TEST(CallEndpoint, ARequestThatIsLongerThanItsMemoryEndsItsSession) {
+  Server server;
+  Client other(server.port.descriptor());
+  RawSession session(server.port.descriptor());
+  ASSERT_TRUE(session.welcome());
+  const SharedMemory memory = SharedMemory::create(std::size_t{64} << 10);
+  send_descriptors(session.socket.get(), std::array{memory.fd()}, kPurposeData);
+  const std::uint64_t size = memory.size() + 1;
+  std::memcpy(session.control().slot.data, &size, sizeof size);
+  session.give(Kind::request, 1, 0, kTransfer | kTransferComes);
+  EXPECT_TRUE(eventually([&] { return session.ended(); }));
+  EXPECT_EQ(ask(other, "after"), "after");
+}
+
+}  // namespace
+}  // namespace farcall::call::test
