@@ -17,8 +17,9 @@ if ! { cmake --preset release && cmake --build --preset release --target farcall
 fi
 
 mkdir -p build/demo
+failed=0 # a row that fails is told of, and the rest is shown all the same
 build/release/farcall compare --quick --rows main --sizes 64,4K,64K,1M --placement two-cpus,one-cpu \
-  --json build/demo/compare.json --plot build/demo/compare.png
+  --json build/demo/compare.json --plot build/demo/compare.png || failed=1
 
 # sockperf, as Debian has it: 64 bytes there and back, halved; its server and its client both plain,
 # or both under farcall run.
@@ -51,3 +52,4 @@ done
 echo
 echo "The figures are in build/demo/compare.json, as a picture in build/demo/compare.png;"
 echo "build/release/farcall compare --help tells how to measure more."
+exit "$failed"

@@ -5,7 +5,7 @@
 Usage: run_again.py PRESET FOLDER
 FOLDER has what the run has left: tests.xml, and tests.log with what CTest said. Each test that is
 looked at again has to pass three times in a row with nothing beside it. again.xml says how that went;
-test_summary.py counts what has passed there as passed and names it as unsteady.
+test_summary.py names what has passed there as unsteady; it counts as failed all the same, or apart.
 
 What crashed, hung, or was reported by a sanitizer is a fault, however seldom: it stays failed, also
 where it was a process of the test that did so, as far as the test says it. So does everything where

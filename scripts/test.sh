@@ -74,4 +74,6 @@ if (($# == 0)) && [[ ! $quick ]]; then
   results+=("kernel=$PWD/build/kernel/tests.xml")
 fi
 
-/usr/bin/python3 scripts/test_summary.py --may-skip tests/may_skip.txt "${results[@]}"
+tolerant=()
+[[ ! ${FARCALL_TOLERATE_UNSTEADY:-} ]] || tolerant=(--tolerate-unsteady)
+/usr/bin/python3 scripts/test_summary.py --may-skip tests/may_skip.txt "${tolerant[@]}" "${results[@]}"

@@ -119,11 +119,14 @@ free:
 /*
  * Files of proc, and of a control group, go with what they are about and not by being deleted: no mark on them
  * would ever go, nor its door, nor the module. Their file systems have it in common that nothing of theirs can
- * be a program, whatever they are mounted with.
+ * be a program, whatever they are mounted with. So with files of a mount of the kernel's own that count as
+ * linked all the same (memfd_secret(2)): what has no name is not deleted.
  */
 static bool is_of_kernel(const struct file *path)
 {
-	return file_inode(path)->i_sb->s_iflags & SB_I_NOEXEC;
+	const struct inode *inode = file_inode(path);
+
+	return inode->i_sb->s_iflags & SB_I_NOEXEC || (inode->i_sb->s_flags & SB_NOUSER && inode->i_nlink);
 }
 
 static long attach(struct file *door, struct file *path)

@@ -4,6 +4,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
 #include "door.h"
@@ -174,6 +175,15 @@ static void files_of_the_kernels_own_lead_to_no_door(void)
 
 	IS(-EINVAL, with_path(door, STPLR_DOOR_ATTACH, "/proc/self/oom_score_adj", O_RDWR));
 	IS(-EINVAL, with_path(door, STPLR_DOOR_ATTACH, "/sys/module/stplr/parameters/user_bytes", O_RDWR));
+	/* Not there on all kernels. Its inode counts as linked for ever. */
+	int secret = syscall(SYS_memfd_secret, 0);
+
+	if (secret >= 0) {
+		struct stplr_door_path arguments = { .fd = secret };
+
+		FAILS(EINVAL, ioctl(door, STPLR_DOOR_ATTACH, &arguments));
+		close(secret);
+	}
 	CHECK(!mkdir("/tmp/mount", 0700) || errno == EEXIST);
 	if (!mount("none", "/tmp/mount", "cgroup2", 0, NULL)) {
 		long err = with_path(door, STPLR_DOOR_ATTACH, "/tmp/mount/cgroup.procs", O_RDWR);

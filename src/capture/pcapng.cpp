@@ -120,7 +120,8 @@ void PcapngFile::add(const Packet& packet) {
     block.word(packet.interface);
     block.time(packet.time);
     block.word(captured);
-    block.word(captured + packet.missing);
+    block.word(static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(std::uint64_t{captured} + packet.missing, UINT32_MAX)));
     block.bytes(packet.header);
     block.bytes(packet.payload);
     block.pad();

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 
 #include "door/door.hpp"
+#include "door/paths.hpp"
 #include "farcall/socket.hpp"
 
 namespace farcall::door {
@@ -45,7 +46,8 @@ bool is_attached(const struct stat& status) noexcept;
 // Exchanges a descriptor of a file that such a door is attached to for one of the door; none where
 // there is none, or one whose server lets nobody in: `refusal` is ETIMEDOUT where it does not
 // answer within that time, or a few seconds, EAGAIN where it has no room, else 0.
-UniqueFd open_attached(int fd, const struct stat& status, Deadline within, int& refusal) noexcept;
+UniqueFd open_attached(int fd, const struct stat& status, Deadline within, Sought sought,
+                       int& refusal) noexcept;
 // Returns 0 or an errno value; EINVAL where none is attached, ETIMEDOUT where its server is silent.
 int detach(const struct stat& status) noexcept;
 

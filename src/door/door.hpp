@@ -307,10 +307,12 @@ auto closing(int fd, Close close) {
     (void)process.forget(fd);
   }
   const auto result = close();
+  const int error = errno;
   // Who has looked it up again in between must not believe that any more.
   epoch.fetch_add(1, std::memory_order_acq_rel);
   const NoCancel guard;
   after_close(handle);
+  errno = error;
   return result;
 }
 

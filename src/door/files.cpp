@@ -31,7 +31,7 @@ enum class Opened : std::uint8_t { file, door, refused };
 // `fd` was opened just now. Puts a door in its place where one is attached. `refused`: one is,
 // whose server lets nobody in, and `refusal` says why; what it covers is not what the program has
 // asked for.
-Opened exchange(int fd, int flags, int& refusal) noexcept {
+Opened exchange(int fd, int flags, Sought sought, int& refusal) noexcept {
   const int saved = errno;
   Opened opened = Opened::file;
   struct stat status {};
@@ -41,7 +41,7 @@ Opened exchange(int fd, int flags, int& refusal) noexcept {
       errno = saved;
       return Opened::door;
     }
-    UniqueFd door = open_attached(fd, status, Deadline::never(), refusal);
+    UniqueFd door = open_attached(fd, status, Deadline::never(), sought, refusal);
     if (refusal != 0) {
       opened = Opened::refused;
     } else if (door && ::dup3(door.get(), fd, (flags & O_CLOEXEC) != 0 ? O_CLOEXEC : 0) >= 0) {
@@ -80,7 +80,7 @@ int open_truncating(int directory, const char* path, int flags, mode_t mode) {
   const int fd = real::openat(directory, path, flags & ~O_TRUNC, mode);
   if (fd < 0) return fd;
   int refusal = 0;
-  const Opened opened = exchange(fd, flags, refusal);
+  const Opened opened = exchange(fd, flags, Sought::door, refusal);
   if (opened == Opened::refused) return refuse(fd, refusal);
   if (opened == Opened::door) return fd;
   // No door's any more.
@@ -96,7 +96,8 @@ int open_at(int directory, const char* path, int flags, mode_t mode) {
   if ((flags & O_TRUNC) != 0) return open_truncating(directory, path, flags, mode);
   const int fd = real::openat(directory, path, flags, mode);
   int refusal = 0;
-  if (fd >= 0 && exchange(fd, flags, refusal) == Opened::refused) return refuse(fd, refusal);
+  if (fd >= 0 && exchange(fd, flags, Sought::file_or_door, refusal) == Opened::refused)
+    return refuse(fd, refusal);
   return fd;
 }
 

@@ -65,6 +65,7 @@ class Connection {
     // Where the other end has closed with something unread, that is told before what it has sent.
     if (packet.kind == Packet::Kind::closed) packet = take_packet(socket_.get());
     if (packet.kind == Packet::Kind::nothing) why = ETIMEDOUT;
+    if (packet.kind == Packet::Kind::overflow) why = EMFILE;
     packet.descriptors.sent_by(server_);
     if (packet.kind != Packet::Kind::descriptors) return {};
     if (packet.descriptors.empty() && packet.purpose == EAGAIN) why = EAGAIN;
@@ -85,16 +86,19 @@ class Connection {
   uid_t server_ = 0;
 };
 
-// None where there is no attachment that counts, or, as `answered` says, one whose server lets
-// nobody in.
-Connection connect_to(const struct stat& status, bool& answered,
+// None where there is no attachment that counts, or, as `refusal` says, one whose server lets
+// nobody in (ETIMEDOUT), or where it cannot be asked (the errno of socket(2)).
+Connection connect_to(const struct stat& status, int& refusal,
                       Deadline within = Deadline::never()) noexcept {
-  answered = true;
+  refusal = 0;
   const NoCancel guard;
   // Whoever serves it is the file's owner, or root.
   if (process::is_flooding(status.st_uid)) return {};
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return {};
+  if (!fd) {
+    refusal = errno;
+    return {};
+  }
   const AbstractAddress address = address_of(status);
   int result = ::connect(fd.get(), address.get(), address.size());
   if (result != 0 && errno == EAGAIN) {
@@ -110,7 +114,7 @@ Connection connect_to(const struct stat& status, bool& answered,
       ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);
       result = ::connect(fd.get(), address.get(), address.size());
     } while (result != 0 && errno == EINTR && monotonic_ns() < deadline.at());
-    answered = result == 0 || (errno != EAGAIN && errno != EINTR);
+    if (result != 0 && (errno == EAGAIN || errno == EINTR)) refusal = ETIMEDOUT;
   }
   if (result != 0) return {};
   ucred server{};
@@ -149,8 +153,8 @@ namespace shared {
 
 bool is_attached(const struct stat& status) noexcept {
   const NoCancel guard;  // stat() is no point of cancellation
-  bool answered = true;
-  return connect_to(status, answered) || !answered;
+  int refusal = 0;
+  return connect_to(status, refusal) || refusal == ETIMEDOUT;
 }
 
 namespace {
@@ -170,10 +174,11 @@ UniqueFd reopened(int fd) noexcept {
 // The server is shown that the file may be opened here. It gets no more power by that than it has:
 // of another user's server, which may be a stranger to whoever opens, the program's own descriptor
 // would be a way to its position, its locks and what it may write; and root needs to show nothing.
-UniqueFd open_attached(int fd, const struct stat& status, Deadline within, int& refusal) noexcept {
-  bool answered = true;
-  const Connection connection = connect_to(status, answered, within);
-  refusal = answered ? 0 : ETIMEDOUT;
+UniqueFd open_attached(int fd, const struct stat& status, Deadline within, Sought sought,
+                       int& refusal) noexcept {
+  const Connection connection = connect_to(status, refusal, within);
+  // A program that opens a file need not have a descriptor for the question whether it is a door.
+  if (sought == Sought::file_or_door && refusal != ETIMEDOUT) refusal = 0;
   if (!connection) return {};
   try {
     const uid_t self = ::geteuid();
@@ -198,9 +203,9 @@ UniqueFd open_attached(int fd, const struct stat& status, Deadline within, int& 
 }
 
 int detach(const struct stat& status) noexcept {
-  bool answered = true;
-  const Connection connection = connect_to(status, answered);
-  if (!connection) return answered ? EINVAL : ETIMEDOUT;
+  int refused = 0;
+  const Connection connection = connect_to(status, refused);
+  if (!connection) return refused != 0 ? refused : EINVAL;
   try {
     connection.ask({}, kPurposeDetach);
     const int refusal = connection.refusal();

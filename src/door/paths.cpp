@@ -62,16 +62,17 @@ int open_door(const char* path, int flags, Deadline within) {
   if (!file || real::fstat(file.get(), &status) != 0) return -1;
   if (!S_ISREG(status.st_mode)) return fail(EINVAL);
   int refusal = 0;
-  UniqueFd door = open_attached(file.get(), status, within, refusal);
+  UniqueFd door = open_attached(file.get(), status, within, Sought::door, refusal);
   if (!door) return fail(refusal != 0 ? refusal : EINVAL);
   if ((flags & O_CLOEXEC) == 0) ::fcntl(door.get(), F_SETFD, 0);
   if (descriptors_are_ours()) set_known(door.get(), true);
   return door.release();
 }
 
-UniqueFd open_attached(int fd, const struct stat& status, Deadline within, int& refusal) noexcept {
+UniqueFd open_attached(int fd, const struct stat& status, Deadline within, Sought sought,
+                       int& refusal) noexcept {
   if (kernel::is_mounted(fd, status)) return kernel::open_attached(fd);
-  UniqueFd door = shared::open_attached(fd, status, within, refusal);
+  UniqueFd door = shared::open_attached(fd, status, within, sought, refusal);
   return door || refusal != 0 ? std::move(door) : kernel::open_attached(fd);
 }
 

@@ -104,8 +104,12 @@ class Line {
   Credentials server_{};
 };
 
-// A group that came by way of the list of groups is not known of a peer: its own one only.
-bool in_group(const Credentials& who) noexcept { return who.gid == ::getegid(); }
+// A group that came by way of the list of groups is not known of a peer: its own one only. Whose
+// group cannot be known here is in none.
+bool in_group(const Credentials& who) noexcept {
+  return who.gid == ::getegid() &&
+         (!process::is_overflow_id(who.gid) || process::knows_all_users());
+}
 
 }  // namespace
 

@@ -209,7 +209,7 @@ namespace {
 void close_all_later(uid_t user, std::list<PrivateFd>&& fds, Charge held) {
   Task task{.fds = std::move(fds), .charge = std::move(held), .work = {}};
   // What one who may do as it likes sends faster than it is closed is closed here.
-  if ((user == 0 || user == ::geteuid()) && pool().behind(user)) return;
+  if (is_own(user) && pool().behind(user)) return;
   (void)pool().add(user, task);
 }
 

@@ -25,6 +25,10 @@ Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline d
     refuse_mixing();
   }
   do {
+    if (!reader_is_open()) {
+      sending_long_ = false;
+      return Outcome::peer_gone;
+    }
     const std::size_t prefix = sent_ == 0 ? sizeof(std::uint64_t) : 0;
     const std::size_t count = std::min(sending_ - sent_, longest_piece() / 2 - prefix);
     const std::size_t needed = message_ring::footprint(prefix + count) + kSpare;

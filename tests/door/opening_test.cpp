@@ -4,6 +4,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <vector>
 
 #include "door/attached.hpp"
 #include "farcall/doors.h"
@@ -58,6 +63,41 @@ TEST(DoorOpening, TruncatingOpensAFileOnce) {
   ASSERT_GE(opened.get(), 0);
   EXPECT_EQ(watch.opened_and_closed(), std::pair(1, 0));
   EXPECT_EQ(content_of(path), "");
+}
+
+// With the last descriptor: there is none left to ask with, or for the door.
+TEST(DoorOpening, TruncatingCutsNothingOffThatADoorCovers) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("covered");
+  std::ofstream(path) << kContent;
+  const Shared<Event> ready;
+  Child server([&] {
+    const int door = ::door_create(echo, nullptr, 0);
+    ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+    ready->happens();
+    for (;;) ::pause();
+  });
+  ASSERT_TRUE(ready->wait());
+  in_child([&] {
+    ::close(::open(path.c_str(), O_RDWR | O_TRUNC));  // all that the library has to have is there
+    std::vector<UniqueFd> all;
+    for (int fd = 0; (fd = ::dup(STDIN_FILENO)) >= 0;) all.emplace_back(fd);
+    for (int left = 1; left <= 3; ++left) {
+      all.pop_back();
+      const int fd = ::open(path.c_str(), O_RDWR | O_TRUNC);
+      if (fd < 0) {
+        EXPECT_EQ(errno, EMFILE) << left;
+      } else {
+        door_info_t info{};
+        EXPECT_EQ(::door_info(fd, &info) == 0 || errno == EMFILE, true) << left;
+        ::close(fd);
+      }
+    }
+    all.clear();
+    struct stat status {};
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  });
+  EXPECT_EQ(std::filesystem::file_size(path), std::string_view(kContent).size());
 }
 
 TEST(DoorOpening, TruncatingOpensAFifoOnce) {

@@ -152,3 +152,22 @@ def test_the_end_ends_the_wait_of_a_coroutine():
         with pytest.raises(EOFError):
             await receiver
     asyncio.run(main())
+
+
+def test_who_finishes_while_another_sends_is_refused():
+    async def main():
+        a, b = farcall.pipe(capacity=4096)
+        while a.try_send(bytes(100)):
+            pass
+        sending = asyncio.create_task(a.asend(bytes(100)))
+        await asyncio.sleep(0.01)
+        with pytest.raises(RuntimeError):
+            a.finish()  # waiting would keep the loop, which alone can end the sending
+        while not sending.done():
+            await b.arecv(timeout=10)
+            await asyncio.sleep(0)
+        a.finish()
+        with pytest.raises(EOFError):
+            while True:
+                assert await b.arecv(timeout=10) == bytes(100)
+    asyncio.run(main())

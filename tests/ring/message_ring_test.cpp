@@ -178,6 +178,15 @@ TEST(MessageRing, WriterLearnsThatTheReaderHasGone) {
   EXPECT_EQ(ring.writer.write(bytes_of("hello"), Deadline::now()), Outcome::peer_gone);
 }
 
+// There is room for all of it, so nobody waits for the reader.
+TEST(MessageRing, WriterOfALongMessageLearnsThatTheReaderHasGone) {
+  MessagePair ring(8192);
+  const auto whole = message(ring.writer.longest_piece() + 100, 5);
+  ring.reader.finish();
+  EXPECT_EQ(ring.writer.write(whole, Deadline::now()), Outcome::peer_gone);
+  EXPECT_EQ(ring.writer.write(bytes_of("another"), Deadline::now()), Outcome::peer_gone);
+}
+
 TEST(MessageRing, RefusesForgedHeaders) {
   for (const std::uint64_t forged :
        {std::uint64_t{1}, message_ring::kReady | 0xffffffff, message_ring::kReady | 1017,

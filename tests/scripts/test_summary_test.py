@@ -28,7 +28,7 @@ def skip(reason, after=""):
 
 
 class Summary(unittest.TestCase):
-    def summarize(self, *cases, may_skip=None, again=()):
+    def summarize(self, *cases, may_skip=None, again=(), options=()):
         """Returns the exit status and the lines printed for one run with these cases."""
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "tests.xml"
@@ -42,7 +42,7 @@ class Summary(unittest.TestCase):
                 arguments = ["--may-skip", str(permitted), *arguments]
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
-                status = test_summary.main(arguments)
+                status = test_summary.main([*options, *arguments])
             return status, printed.getvalue().splitlines()
 
     def test_counts_what_passed_failed_and_was_skipped(self):
@@ -90,12 +90,17 @@ class Summary(unittest.TestCase):
                 self.assertEqual(lines[-1], "1 passed, 1 failed, 0 skipped")
 
     def test_what_passes_alone_is_named(self):
-        status, lines = self.summarize(case("fail", "boom"), again=[case("run")])
-        self.assertEqual(status, 0)
-        self.assertIn("    boom", lines)
-        self.assertEqual(lines[-2],
-                         "unsteady: release A.Test failed once, then passed three times alone")
-        self.assertEqual(lines[-1], "1 passed, 0 failed, 0 skipped")
+        for options, status, end in (([], 1, "0 passed, 1 failed, 0 skipped"),
+                                     (["--tolerate-unsteady"], 0,
+                                      "0 passed, 0 failed, 0 skipped, 1 unsteady")):
+            with self.subTest(options=options):
+                said, lines = self.summarize(case("fail", "boom"), again=[case("run")],
+                                             options=options)
+                self.assertEqual(said, status)
+                self.assertIn("    boom", lines)
+                self.assertEqual(lines[-2],
+                                 "unsteady: release A.Test failed once, then passed three times alone")
+                self.assertEqual(lines[-1], end)
 
     def test_what_fails_again_has_failed(self):
         for again in ([case("fail", "boom")], [case("run"), case("fail", "boom")], [skip("none")]):

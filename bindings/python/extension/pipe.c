@@ -285,6 +285,12 @@ static PyObject* pipe_end_finish(PyObject* self, PyObject* unused) {
   (void)unused;
   PipeEnd* const end = as_end(self);
   if (!is_here(end) || !enter(&end->life)) return NULL;
+  /* Whoever sleeps in asend() may be of the same loop as the caller: waiting would never end. */
+  if (atomic_load(&end->sender.polling)) {
+    leave(&end->life);
+    PyErr_SetString(PyExc_RuntimeError, "somebody waits to send here");
+    return NULL;
+  }
   int64_t error = take_lock(end->sender.lock, begin_timeout(FARCALL_FOREVER));
   if (error == 0) {
     error = farcall_pipe_finish(end->life.handle);
