@@ -52,14 +52,14 @@ if [[ $compare == yes ]]; then
     --plot "$out/broadcast.png" "${quick[@]}" | tee "$out/broadcast.txt" || failed=1
   build/release/farcall compare --workload scaling --json "$out/scaling.json" \
     --plot "$out/scaling.png" "${quick[@]}" | tee "$out/scaling.txt" || failed=1
-  build/release/bench/bench-doors | tee "$out/doors.txt"
+  build/release/bench/bench-doors | tee "$out/doors.txt" || failed=1
   export PYTHONPATH=build/release/python
-  /usr/bin/python3 bench/python_compare.py "${quick[@]}" | tee "$out/python.txt"
+  /usr/bin/python3 bench/python_compare.py "${quick[@]}" | tee "$out/python.txt" || failed=1
   /usr/bin/python3 bench/python_steps.py ${quick:+--steps 200 --rounds 1} \
-    --json "$out/steps.json" --plot "$out/steps.png" | tee -a "$out/python.txt"
+    --json "$out/steps.json" --plot "$out/steps.png" | tee -a "$out/python.txt" || failed=1
 fi
 if [[ $study == yes ]]; then
-  scripts/study_2024.sh --out="$out/study" "${quick[@]}"
+  scripts/study_2024.sh --out="$out/study" "${quick[@]}" || failed=1
 fi
 
 # What a run has left out is shown from the last run that had it.

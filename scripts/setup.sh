@@ -45,20 +45,23 @@ for group in "${@:-build}"; do
   wanted+=("${names[@]}")
 done
 
-# Comparisons do without those that cannot be had.
-if [[ " $* " == *' peers '* ]] && command -v cargo >/dev/null &&
-  ! scripts/peer_crates.sh --offline cargo; then
-  status=0
+groups=" $* "
+# Comparisons do without those that cannot be had. Last of all: cargo may be one of the packages.
+fetch_crates() {
+  [[ $groups == *' peers '* ]] && command -v cargo >/dev/null || return 0
+  scripts/peer_crates.sh --offline cargo && return 0
+  local status=0
   timeout 300 scripts/peer_crates.sh cargo || status=$?
   if ((status == 3)); then
     echo "setup: this cargo is too old for iceoryx2; farcall compare has no rows of it" >&2
   elif ((status)); then
     echo "setup: cannot fetch the crates of iceoryx2; farcall compare has no rows of it" >&2
   fi
-fi
+}
 
 if ! command -v dpkg-query >/dev/null; then
   echo "setup: not a Debian system; make sure that these are installed: ${wanted[*]}" >&2
+  fetch_crates
   exit 0
 fi
 
@@ -68,7 +71,10 @@ missing=()
 for package in "${wanted[@]}"; do
   grep -qxF "installed $package" <<<"$installed" || missing+=("$package")
 done
-((${#missing[@]})) || exit 0
+if ((${#missing[@]} == 0)); then
+  fetch_crates
+  exit 0
+fi
 
 as_root=()
 if ((EUID != 0)); then
@@ -107,3 +113,4 @@ if ! install_missing && ! { sleep 5 && install_missing; }; then
   echo "setup: could not install ${missing[*]}" >&2
   exit 1
 fi
+fetch_crates
