@@ -75,5 +75,5 @@ if (($# == 0)) && [[ ! $quick ]]; then
 fi
 
 tolerant=()
-[[ ! ${FARCALL_TOLERATE_UNSTEADY:-} ]] || tolerant=(--tolerate-unsteady)
+[[ ! ${TOLERATE_UNSTEADY:-} ]] || tolerant=(--tolerate-unsteady)
 /usr/bin/python3 scripts/test_summary.py --may-skip tests/may_skip.txt "${tolerant[@]}" "${results[@]}"
