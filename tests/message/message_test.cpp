@@ -180,7 +180,7 @@ TEST(Message, TheKernelSaysForWhichGroupItsSenderActs) {
   constexpr gid_t kGroup = 60'001;
   Channel channel;
   Child child([&] {
-    ASSERT_EQ(::setegid(kGroup), 0);
+    ASSERT_EQ(::setresgid(kGroup, kGroup, kGroup), 0);
     EXPECT_EQ(send(channel.connection, "x").status, 0);
   });
   const Message message = receive(channel.id);
