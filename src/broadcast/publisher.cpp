@@ -18,7 +18,7 @@
 #include "farcall/error.hpp"
 #include "farcall/ring/memory.hpp"
 #include "farcall/socket.hpp"
-#include "process/identity.hpp"
+#include "process/ledger.hpp"
 #include "process/process.hpp"
 #include "process/reactor.hpp"
 #include "socket/acceptor.hpp"
@@ -139,7 +139,7 @@ class PublisherState::Visitors final : public process::Watch,
     const auto publisher = publisher_.lock();
     if (!publisher) return;
     acceptor_.accept_waiting([&](UniqueFd& client, const Credentials& who, bool full) {
-      if (!full && (who.uid == 0 || process::same_user(who.uid, ::geteuid())))
+      if (!full && process::is_own(who.uid))
         publisher->admit(process::PrivateFd(std::move(client)));
     });
   }

@@ -12,7 +12,6 @@
 #include "message/shared.hpp"
 #include "message/thread.hpp"
 #include "process/background.hpp"
-#include "process/identity.hpp"
 #include "socket/acceptor.hpp"
 
 namespace farcall::message {
@@ -92,8 +91,7 @@ class SharedChannel::Listener final : public process::Watch,
       if (full) {
         message::answer(client.get(), EAGAIN, {});
       } else if (for_status_) {
-        if (who.uid == 0 || process::same_user(who.uid, ::geteuid()))
-          tell_status(client.get(), *channel);
+        if (process::is_own(who.uid)) tell_status(client.get(), *channel);
       } else if (!may_connect(who, channel->mode_)) {
         message::answer(client.get(), EACCES, {});
       } else {

@@ -158,8 +158,6 @@ UniqueFd stream_socket() {
   return fd;
 }
 
-bool trusted(uid_t peer) { return process::same_user(peer, ::geteuid()) || peer == 0; }
-
 }  // namespace
 
 // The byte before the name, zero, is what makes it abstract.
@@ -436,7 +434,7 @@ UniqueFd NamedListener::accept(Deadline deadline, std::optional<SignalCount> sin
       throw_errno("accept");
     }
     const uid_t who = peer_credentials(client.get()).uid;
-    if (trusted(who)) return client;
+    if (process::is_own(who)) return client;
     // With what it may have sent. Strangers who come without end take none of the caller's time.
     bool closed = process::turn_away(who, std::move(client));
     while (monotonic_ns() < deadline.at()) {
@@ -482,7 +480,7 @@ UniqueFd connect_named(std::string_view name, Deadline deadline, std::optional<S
     try {
       connect_until(fd.get(), address, deadline, since);
       const uid_t who = peer_credentials(fd.get()).uid;
-      if (!trusted(who)) {
+      if (!process::is_own(who)) {
         process::close_later(who, std::move(fd));  // with what it may have sent
         throw SystemError(EPERM, "\"" + std::string(name) + "\" is served by another user");
       }
