@@ -5,6 +5,7 @@
 
 #include <climits>
 #include <cstdint>
+#include <list>
 
 #include "door/scoped_server.hpp"
 
@@ -136,9 +137,11 @@ class Pages {
 
 TEST(DoorCall, RefusesDataOfWhichOneByteCannotBeRead) {
   const int door = ::door_create(echo, nullptr, 0);
+  // All stay: a thread takes what it has found to be memory for that later.
+  std::list<Pages> all;
   for (const size_t count : std::initializer_list<size_t>{1, 2, 3, 4, 5, 15, 16, 17, 18, 40, 300}) {
     in_server_and_client([&] {
-      const Pages pages(count);
+      const Pages& pages = all.emplace_back(count);
       const size_t size = count * Pages::kPage;
       EXPECT_EQ(error_of_request(door, {.data = pages.end() - 10, .size = 10}), 0);
       EXPECT_EQ(error_of_request(door, {.data = pages.end() - 10, .size = 11}), EFAULT);
