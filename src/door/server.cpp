@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <setjmp.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,10 +12,12 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <thread>
 
 #include "farcall/doors.h"
+#include "farcall/error.hpp"
 #include "process/per_thread.hpp"
 
 // The C library's, behind pthread_cleanup_push() in C; <pthread.h> hides them from C++.
@@ -56,6 +59,7 @@ class ServingThread {
  private:
   [[noreturn]] void serve();
   void serve_one();
+  bool receive(Dispatch& call);
   [[gnu::noinline, noreturn]] void end_thread();
 
   std::shared_ptr<Pool> pool_;       // that server_ is in
@@ -333,13 +337,30 @@ void ServingThread::leave_pool() noexcept {
     ::pthread_testcancel();
     ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   }
-  join_pool();
   // Nothing in this function may be in need of a destructor while the procedure runs.
   Dispatch call;
-  if (!server_->receive(call, cancel_state_ == PTHREAD_CANCEL_ENABLE)) return;
+  if (!receive(call)) return;
   if (cancel_state_ == PTHREAD_CANCEL_ENABLE) ::pthread_setcancelstate(cancel_state_, nullptr);
   call.procedure(call.cookie, call.data, call.size, call.descriptors, call.count);
   end_thread();
+}
+
+// A thread that has unbound itself finds no descriptor for a place in the other pool, say, or a
+// request that comes no memory. There may be some soon.
+inline bool ServingThread::receive(Dispatch& call) {
+  try {
+    join_pool();
+    return server_->receive(call, cancel_state_ == PTHREAD_CANCEL_ENABLE);
+  } catch (const SystemError&) {     // NOLINT(bugprone-empty-catch): as below
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): as below
+  }
+  if (serves()) {
+    (void)server_->refuse(ENOMEM);
+    server_->serving = false;
+  }
+  constexpr timespec kAWhile{.tv_sec = 0, .tv_nsec = 10'000'000};
+  ::nanosleep(&kAWhile, nullptr);
+  return false;
 }
 
 // Null where there is none, or it is a parent's, whose child has no client to answer.

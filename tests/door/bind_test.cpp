@@ -121,6 +121,31 @@ TEST(DoorBind, AThreadThatUnbindsInItsProcedureGoesToTheSharedPool) {
   });
 }
 
+// It has answered already, and nobody else serves the other pool.
+TEST(DoorBind, AThreadThatFindsNoDescriptorForThePoolItGoesToTriesAgain) {
+  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
+  in_child([] {
+    ::door_server_create(no_threads);
+    static std::unique_ptr<FewDescriptors> none;
+    const int bound = ::door_create(
+        [](void*, char*, size_t, door_desc_t*, uint_t) {
+          EXPECT_EQ(::door_unbind(), 0);
+          none = std::make_unique<FewDescriptors>();
+          answer("unbound");
+        },
+        nullptr, DOOR_PRIVATE);
+    std::thread([bound] {
+      EXPECT_EQ(::door_bind(bound), 0);
+      ::door_return(nullptr, 0, nullptr, 0);
+    }).detach();
+    EXPECT_EQ(call(bound).data, "unbound");
+    std::this_thread::sleep_for(50ms);
+    none = nullptr;
+    const int shared = ::door_create(tell_binding, nullptr, 0);
+    EXPECT_EQ(call(shared).number<door_id_t>(), 0U);
+  });
+}
+
 TEST(DoorBind, ACreateFunctionMayMakeThreadsThatBind) {
   // As the manual page shows it: the thread that is made learns the door when it exists.
   in_child([] {
