@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
 #include <poll.h>
 
 #include <cerrno>
@@ -34,7 +33,7 @@ class AsyncCall::State {
   Admission* const admission_;
   std::vector<std::byte> request_;                 // while there is no session yet
   std::unique_ptr<call::SessionRequest> opening_;  // or
-  process::PrivateFd port_;                        // with it: the caller may close its own
+  call::PortFd<process::PrivateFd> port_;          // with it: the caller may close its own
   std::unique_ptr<call::ClientSession> session_;   // or, after the end, neither
   bool dispatched_ = false;
 };
@@ -59,8 +58,8 @@ AsyncCall::State::State(Client::State& client, const CallArguments& arguments, D
   if (call::hung_up(port)) throw SystemError(EPIPE, "call");
   request_.assign(arguments.data.begin(), arguments.data.end());
   try {
-    port_ = process::PrivateFd(call::duplicate_port(port));
-    opening_ = std::make_unique<call::SessionRequest>(client.ask(port, room, std::nullopt));
+    port_ = call::private_port(port);
+    opening_ = std::make_unique<call::SessionRequest>(client.ask(port_.get(), room, std::nullopt));
   } catch (const SystemError& error) {
     if (error.code().value() != ETIMEDOUT) throw;
     throw SystemError(EAGAIN, "the server takes no clients");
@@ -69,7 +68,7 @@ AsyncCall::State::State(Client::State& client, const CallArguments& arguments, D
 
 void AsyncCall::State::end_opening() noexcept {
   opening_.reset();
-  call::close_port(std::move(port_));
+  port_ = {};
 }
 
 AsyncCall::State::~State() {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call/client.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
 
 #include <cerrno>
@@ -39,13 +38,6 @@ Outcome past(Deadline deadline) noexcept {
 }  // namespace
 
 namespace call {
-
-UniqueFd duplicate_port(int port) {
-  UniqueFd copy(::fcntl(port, F_DUPFD_CLOEXEC, 3));
-  if (copy) return copy;
-  // EINVAL: that number is not permitted (RLIMIT_NOFILE).
-  throw SystemError(errno == EINVAL ? EMFILE : errno, "duplicate a port's descriptor");
-}
 
 // A port that has been closed takes sessions no more, but may not have told those under way.
 bool hung_up(int port, Deadline deadline) noexcept {
@@ -97,14 +89,13 @@ struct Client::State::Own {
 };
 
 Client::State::State(int port, WaitMode mode) : mode_(mode) {
-  if (port >= 0) port_ = call::duplicate_port(port);
+  if (port >= 0) port_ = call::PortFd(call::duplicate_port(port));
   own_ = new Own;
 }
 
 Client::State::~State() {
   Own* own = own_.load(std::memory_order_acquire);
   if (own->generation == process::generation()) delete own;
-  call::close_port(std::move(port_));
 }
 
 // After a fork the sessions are the parent's, and perhaps in the middle of a call, locks and all:

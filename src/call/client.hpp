@@ -54,7 +54,7 @@ class Client::State {
                           const CallArguments& arguments, CallResults* results, Deadline deadline,
                           SignalCount since);
 
-  UniqueFd port_;
+  call::PortFd<UniqueFd> port_;
   const WaitMode mode_;
   std::atomic<Own*> own_;
 };
@@ -68,18 +68,6 @@ bool means_gone(const SystemError& error) noexcept;
 // Whether a session may be used on: its call has been answered, be there room for that or not.
 constexpr bool is_answered(Outcome outcome) noexcept {
   return outcome == Outcome::ok || outcome == Outcome::too_big;
-}
-// Throws SystemError.
-UniqueFd duplicate_port(int port);
-// Closes a descriptor of a port, in which its server may have left what is long in closing.
-template <class Fd>
-void close_port(Fd port) noexcept {
-  if (!port) return;
-  try {
-    if (const Maker maker = maker_of(port.get()); !maker.trusted)
-      process::close_later(maker.user, std::move(port));
-  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it is no socket
-  }
 }
 // What is waited for may still come.
 inline bool goes_on(Outcome outcome) noexcept {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call/client_session.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -62,6 +63,18 @@ Maker maker_of(int port) {
   return {.user = user, .trusted = user == 0 || same_user(user, ::geteuid()), .process = maker.pid};
 }
 
+UniqueFd duplicate_port(int port) {
+  UniqueFd copy(::fcntl(port, F_DUPFD_CLOEXEC, 3));
+  if (copy) return copy;
+  // EINVAL: that number is not permitted (RLIMIT_NOFILE).
+  throw SystemError(errno == EINVAL ? EMFILE : errno, "duplicate a port's descriptor");
+}
+
+PortFd<PrivateFd> private_port(int port) {
+  const NoFork guard;
+  return PortFd(PrivateFd(duplicate_port(port)));
+}
+
 SessionRequest::SessionRequest(int port, std::uint64_t expected, std::uint64_t retirements,
                                Deadline deadline, std::optional<SignalCount> since)
     : made_after_(retirements), maker_(maker_of(port)) {
@@ -73,10 +86,12 @@ SessionRequest::SessionRequest(int port, std::uint64_t expected, std::uint64_t r
   reinterpret_cast<SessionControl*>(memory_.data())->magic = SessionControl::kMagic;
   PrivateFd theirs;
   std::tie(answers_, theirs) = private_socket_pair();
-  // As late as can be: another thread may close the port meanwhile, and its number be given away.
-  if (expected != 0 && socket_cookie(port) != expected) throw SystemError(EBADF, "open a session");
-  send_descriptors(port, std::array{memory.fd(), theirs.get()}, kPurposeSession, patience(deadline),
-                   since);
+  // Another thread may close a port that is given meanwhile, and its number be given away.
+  PortFd<PrivateFd> own;
+  if (expected != 0) own = private_port(port);
+  if (own && socket_cookie(own.get()) != expected) throw SystemError(EBADF, "open a session");
+  send_descriptors(own ? own.get() : port, std::array{memory.fd(), theirs.get()}, kPurposeSession,
+                   patience(deadline), since);
 }
 
 std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancellable,

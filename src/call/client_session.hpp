@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "call/session.hpp"
 #include "farcall/error.hpp"
@@ -24,6 +25,40 @@ struct Maker {
 };
 // Of a socket that leads to a port. Throws SystemError.
 Maker maker_of(int port);
+
+// Throws SystemError.
+UniqueFd duplicate_port(int port);
+// Closes a descriptor of a port, in which its server may have left what is long in closing.
+template <class Fd>
+void close_port(Fd port) noexcept {
+  if (!port) return;
+  try {
+    if (const Maker maker = maker_of(port.get()); !maker.trusted)
+      process::close_later(maker.user, std::move(port));
+  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it is no socket
+  }
+}
+// A descriptor of a port; closes so.
+template <class Fd>
+class PortFd {
+ public:
+  PortFd() noexcept = default;
+  explicit PortFd(Fd fd) noexcept : fd_(std::move(fd)) {}
+  PortFd(PortFd&&) noexcept = default;
+  PortFd& operator=(PortFd&& other) noexcept {
+    close_port(std::exchange(fd_, std::move(other.fd_)));
+    return *this;
+  }
+  ~PortFd() { close_port(std::move(fd_)); }
+
+  [[nodiscard]] int get() const noexcept { return fd_.get(); }
+  explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
+
+ private:
+  Fd fd_;
+};
+// One that no child of this process has. Throws SystemError.
+PortFd<process::PrivateFd> private_port(int port);
 
 // The server's own word, whatever the errno: it is there.
 class RefusedRequest final : public SystemError {

@@ -79,6 +79,27 @@ TEST_F(DoorStale, ANumberThatIsAFilesByNowIsNoDoors) {
   EXPECT_EQ(status.st_size, 0) << "nothing has been written to it";
 }
 
+// A first call waits for room in the socket of a server that does not run. What has the number by
+// the time there is some gets nothing of it.
+TEST_F(DoorStale, ANumberThatIsReusedWhileASessionIsOpenedGetsNothing) {
+  if (over_module()) GTEST_SKIP() << "the kernel's doors have no sessions";
+  const ScopedServer server([] { return ::door_create(echo, nullptr, 0); });
+  in_child([&] {
+    const UniqueFd number(::dup(server.door()));
+    ASSERT_EQ(::kill(server.pid(), SIGSTOP), 0);
+    while (::send(number.get(), "full", 4, MSG_DONTWAIT | MSG_NOSIGNAL) == 4) continue;
+    const auto [socket, peer] = packet_socket_pair();
+    std::thread caller([&] { (void)error_of(number.get(), "x"); });
+    std::this_thread::sleep_for(200ms);
+    ASSERT_EQ(::syscall(SYS_dup3, socket.get(), number.get(), O_CLOEXEC), number.get());
+    ASSERT_EQ(::kill(server.pid(), SIGCONT), 0);
+    caller.join();
+    char byte;
+    EXPECT_EQ(::recv(peer.get(), &byte, 1, MSG_DONTWAIT), -1) << "the session of another";
+    EXPECT_EQ(call(server.door(), "x").data, "x");
+  });
+}
+
 TEST_F(DoorStale, WhatAVforkChildClosesIsNotForgottenHere) {
   in_child([&] {
     ASSERT_EQ(call(door, "x").data, "x");
