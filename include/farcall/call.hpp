@@ -150,6 +150,7 @@ class Client {
   void set_socket(std::uint64_t cookie) noexcept;
   // After a call that did not end with ok: whether a server thread had taken the request.
   [[nodiscard]] static bool dispatched() noexcept;
+  static void forget_dispatched() noexcept;
 
  private:
   friend class AsyncCall;

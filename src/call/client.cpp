@@ -320,6 +320,7 @@ Client::Client(int port, WaitMode mode) : state_(std::make_unique<State>(port, m
 Client::~Client() = default;
 
 bool Client::dispatched() noexcept { return last_call_dispatched; }
+void Client::forget_dispatched() noexcept { last_call_dispatched = false; }
 void Client::retire() noexcept { state_->retire(); }
 void Client::set_socket(std::uint64_t cookie) noexcept { state_->socket = cookie; }
 void Client::set_label(const observe::Label& label) noexcept { state_->label = label; }

@@ -192,6 +192,7 @@ int call_with_descriptors(int d, door_arg_t& params, const CallWait& wait) {
   const NoCancel guard;
   Outgoing outgoing;
   int error = 0;
+  Client::forget_dispatched();  // of an earlier call: this one may fail before it asks the client
   try {
     error = call(d, params, &outgoing, guard.was_cancellable() ? Cancellable::yes : Cancellable::no,
                  wait);

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -97,6 +98,17 @@ TEST(Ledger, WhatTheOwnUserHeldIsNoOthersOnceTheProcessIsSomebodyElse) {
     ASSERT_EQ(::seteuid(0), 0);
     EXPECT_TRUE(Charge(Resource::descriptors, kStranger, 1));
     EXPECT_TRUE(Charge(Resource::descriptors, kStranger + 1, 1));
+  });
+}
+
+// Where a process does not know other users, they all look alike, and like itself.
+TEST(Ledger, WhoCannotBeKnownIsNotTheOwnUser) {
+  in_child([] {
+    if (::unshare(CLONE_NEWUSER) != 0) GTEST_SKIP() << "no user namespaces here";
+    const uid_t unknown = ::geteuid();
+    EXPECT_FALSE(process::is_own(unknown));
+    EXPECT_TRUE(Charge(Resource::bytes, unknown, 350, 350));
+    EXPECT_FALSE(Charge(Resource::bytes, unknown, 351, 350));
   });
 }
 

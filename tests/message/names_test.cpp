@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -70,6 +71,16 @@ TEST(MessageNames, TheModeIsReadAsThatOfAFile) {
   EXPECT_FALSE(may_connect(group, 0757));
   EXPECT_TRUE(may_connect(other, 0002));
   EXPECT_FALSE(may_connect(other, 0775));
+}
+
+// Where a process does not know other groups, they all look alike, and like its own.
+TEST(MessageNames, WhoseGroupCannotBeKnownIsInNone) {
+  door::test::in_child([] {
+    if (::unshare(CLONE_NEWUSER) != 0) GTEST_SKIP() << "no user namespaces here";
+    const Credentials unknown{.pid = 1, .uid = door::test::kNobody, .gid = ::getegid()};
+    EXPECT_FALSE(may_connect(unknown, 0020));
+    EXPECT_TRUE(may_connect(unknown, 0002));
+  });
 }
 
 // Sockets that were connected to one carry its name, too.
