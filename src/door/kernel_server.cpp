@@ -334,6 +334,7 @@ int KernelServer::defer(std::unique_ptr<Deferred>& call) {
   }
   if (is_long) deferred->take(std::exchange(large_, Mapping()), size);
   serving = false;
+  call_ = 0;  // no longer this thread's to end
   call = std::move(deferred);
   return 0;
 }
