@@ -391,12 +391,30 @@ ssize_t writev(int fd, const iovec* parts, int count) {
   return send_stream(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
 }
 
+}  // extern "C"
+
+namespace {
+
+// Whether what preadv2() or pwritev2() moves is the library's to move. Sockets take no notice of
+// how a file is to be written.
+bool is_of_library(int fd, off_t offset, int count, int flags) noexcept {
+  const bool here = find_side(fd) != nullptr || find_udp(fd) != nullptr;
+  if (!here || offset != -1 || count < 0) return false;
+  constexpr int kOfFiles = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_APPEND;
+  if ((flags & ~(RWF_NOWAIT | kOfFiles)) == 0) return true;
+  leave_socket(fd);
+  return false;
+}
+
+}  // namespace
+
+extern "C" {
+
 ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) {
   using Preadv = ssize_t(int, const iovec*, int, off_t, int);
-  const bool here = find_side(fd) != nullptr || find_udp(fd) != nullptr;
-  if (!here || offset != -1 || count < 0 || (flags & ~RWF_NOWAIT) != 0) [[likely]]
+  if (!is_of_library(fd, offset, count, flags)) [[likely]]
     return real::next<"preadv2", Preadv>()(fd, parts, count, offset, flags);
-  if (flags == 0) return readv(fd, parts, count);
+  if ((flags & RWF_NOWAIT) == 0) return readv(fd, parts, count);
   if (moves_nothing(fd, parts, static_cast<std::size_t>(count))) return 0;
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts);
@@ -406,10 +424,9 @@ ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) 
 
 ssize_t pwritev2(int fd, const iovec* parts, int count, off_t offset, int flags) {
   using Preadv = ssize_t(int, const iovec*, int, off_t, int);
-  const bool here = find_side(fd) != nullptr || find_udp(fd) != nullptr;
-  if (!here || offset != -1 || count < 0 || (flags & ~RWF_NOWAIT) != 0) [[likely]]
+  if (!is_of_library(fd, offset, count, flags)) [[likely]]
     return real::next<"pwritev2", Preadv>()(fd, parts, count, offset, flags);
-  if (flags == 0) return writev(fd, parts, count);
+  if ((flags & RWF_NOWAIT) == 0) return writev(fd, parts, count);
   if (moves_nothing(fd, parts, static_cast<std::size_t>(count))) return 0;
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts);

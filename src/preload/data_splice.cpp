@@ -101,6 +101,10 @@ extern "C" {
 ssize_t sendfile(int out, int in, off_t* offset, size_t size) {
   using Sendfile = ssize_t(int, int, off_t*, std::size_t);
   Sendfile* const next = real::next<"sendfile", Sendfile>();
+  // From a socket, only into a pipe; one that counts its messages says so there.
+  if (find_side(in) != nullptr && offset == nullptr)
+    return splice(in, nullptr, out, nullptr, size, 0);
+  if (UdpSocket* const udp = find_udp(out)) udp_leave(*udp);
   Side* const side = find_side(out);
   leave_uncounted(side, out);
   if (side == nullptr || side->has_messages()) [[likely]]
@@ -121,6 +125,8 @@ ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t 
   Side* const to = find_side(out);
   leave_uncounted(from, in);
   leave_uncounted(to, out);
+  for (const int fd : {in, out})
+    if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
   const auto is_stream = [](const Side* side) { return side != nullptr && !side->has_messages(); };
   if (!is_stream(from) && !is_stream(to)) [[likely]]
     return next(in, in_offset, out, out_offset, size, flags);

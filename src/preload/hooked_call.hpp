@@ -7,10 +7,12 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "preload/connection.hpp"
 #include "preload/handback.hpp"
+#include "preload/udp_calls.hpp"
 
 namespace farcall::preload {
 
@@ -50,8 +52,10 @@ using Sendto = ssize_t(int, const void*, std::size_t, int, const sockaddr*, sock
 using Sendmsg = ssize_t(int, const msghdr*, int);
 using Write = ssize_t(int, const void*, std::size_t);
 
+// As much as the kernel moves in one call.
 inline iovec part_of(const void* buffer, std::size_t size) {
-  return {.iov_base = const_cast<void*>(buffer), .iov_len = size};
+  constexpr std::size_t kMost = 0x7ffff000;
+  return {.iov_base = const_cast<void*>(buffer), .iov_len = std::min(size, kMost)};
 }
 
 inline std::size_t bytes_in(const iovec* parts, std::size_t count) noexcept {
@@ -68,6 +72,12 @@ void hand_back_passed(const msghdr& message) noexcept;
 // Calls that the kernel carries out in as many messages as it likes.
 inline void leave_uncounted(Side* side, int fd) noexcept {
   if (side != nullptr && side->has_messages()) hand_back(*side, fd, Reason::option);
+}
+
+// For whoever moves bytes behind the library's back.
+inline void leave_socket(int fd) noexcept {
+  if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::passed);
+  if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
 }
 
 // Bytes of a unix stream may have come with descriptors.

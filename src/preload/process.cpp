@@ -5,7 +5,9 @@
 #include <aio.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <sched.h>
 #include <spawn.h>
@@ -27,6 +29,7 @@
 #include "preload/epoll_set.hpp"
 #include "preload/fork.hpp"
 #include "preload/handback.hpp"
+#include "preload/hooked_call.hpp"
 #include "preload/privilege.hpp"
 #include "preload/real.hpp"
 #include "preload/udp.hpp"
@@ -70,9 +73,11 @@ int execute(Execute call) {
 }
 
 // A descriptor that the C library, or a thread of it, reads and writes without being seen.
-void leave_socket(int fd) noexcept {
-  if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::passed);
-  if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
+// Requests of the kernel's own asynchronous calls, which it carries out.
+void leave_to_aio(long count, long requests) noexcept {
+  const auto* const all = reinterpret_cast<const iocb* const*>(requests);
+  for (long i = 0; i < count && !is_no_address(all); ++i)
+    if (!is_no_address(all[i])) leave_socket(static_cast<int>(all[i]->aio_fildes));
 }
 
 // Where the new process has memory and a number of its own.
@@ -448,7 +453,9 @@ long syscall(long number, ...) {
     case SYS_execve:
     case SYS_execveat: return execute([&] { return static_cast<int>(with_errno(by_kernel())); });
     case SYS_exit_group: leave_process(Leaving::ends); return with_errno(by_kernel());
-    case SYS_seccomp: confine(); return with_errno(by_kernel());
+    case SYS_seccomp:
+      if (a[0] == SECCOMP_SET_MODE_STRICT || a[0] == SECCOMP_SET_MODE_FILTER) confine();
+      return with_errno(by_kernel());
     case SYS_prctl:
       if (a[0] == PR_SET_SECCOMP) confine();
       return with_errno(by_kernel());
@@ -461,6 +468,7 @@ long syscall(long number, ...) {
     case SYS_chroot:
       if (in_own_process()) leave_connections();
       return with_errno(by_kernel());
+    case SYS_io_submit: leave_to_aio(a[1], a[2]); return with_errno(by_kernel());
     case SYS_setns: return setns(fd, second);
     case SYS_unshare: return unshare(fd);
 #ifdef SYS_fork

@@ -5,7 +5,9 @@
 #include <linux/close_range.h>
 #include <linux/sockios.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/single_threaded.h>
 #include <sys/socket.h>
 
 #include <cstdarg>
@@ -14,14 +16,14 @@
 #include "preload/address.hpp"
 #include "preload/connection.hpp"
 #include "preload/epoll.hpp"
-#include "preload/handback.hpp"
+#include "preload/hooked_call.hpp"
 #include "preload/listeners.hpp"
 #include "preload/options.hpp"
 #include "preload/packet.hpp"
+#include "preload/privilege.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
-#include "preload/udp.hpp"
 #include "preload/upgrade.hpp"
 #include "preload/uring.hpp"
 
@@ -73,6 +75,15 @@ void forget_stale(int fd) noexcept {
   udp_forget(fd);
 }
 
+// Whether the number, which the kernel has just given, is this process's: a child that shares this
+// memory has descriptors of its own.
+bool is_new_here(int fd) noexcept {
+  if (fd < 0 || (!is_confined() && !in_own_process())) return false;
+  forget_stale(fd);
+  forget_registrations(fd);
+  return true;
+}
+
 // Bytes of the program. Holds the receiver's lock.
 std::uint64_t unread_in_ring(Side& side) noexcept {
   const std::uint64_t held = side.receiver.held(side.in());
@@ -105,10 +116,7 @@ int accept_connection(sockaddr* address, socklen_t* size, Accept call) {
   const socklen_t room = told && !is_no_address(size) ? *size : own_size;
   int fd = call(address, size);
   if (fd < 0 && errno == EMFILE && make_way()) fd = call(address, size);
-  if (fd < 0) return fd;
-  forget_stale(fd);
-  forget_registrations(fd);
-  if (wanted) note_accepted(fd, address, room, *size);
+  if (is_new_here(fd) && wanted) note_accepted(fd, address, room, *size);
   return fd;
 }
 
@@ -137,8 +145,8 @@ bool is_known(int fd) noexcept {
          is_private(fd) || is_ring(fd);
 }
 
-// After a successful duplication.
-int duplicated(int from, int to) noexcept {
+// After a successful duplication. `was_open`: as something that is not the library's.
+int duplicated(int from, int to, bool was_open = false) noexcept {
   Side* const side = find_side(from);
   if (to < 0) return to;
   epoll_duplicated(from, to);
@@ -151,7 +159,7 @@ int duplicated(int from, int to) noexcept {
     }
     forget_stale(to);
     if (udp == nullptr) return to;
-    if (to <= STDERR_FILENO) {
+    if (to <= STDERR_FILENO || was_open) {
       udp_leave(*udp);
     } else {
       if (is_registered(from)) (void)udp_watch_for_good(*udp, from);
@@ -159,7 +167,7 @@ int duplicated(int from, int to) noexcept {
     }
     return to;
   }
-  if (!in_own_process() || to <= STDERR_FILENO) {
+  if (!in_own_process() || to <= STDERR_FILENO || was_open) {
     // Standard streams are read and written inside the C library; and a child that is about to
     // execute a program shares this memory, but not these descriptors.
     hand_back(*side, from, Reason::passed);
@@ -182,8 +190,12 @@ long duplicate(int from, int to) noexcept {
 // `call` is dup2() or dup3().
 template <class Duplicate>
 int duplicate_onto(int from, int to, Duplicate call) noexcept {
-  if (from == to || !is_known(to) || kernel(SYS_fcntl, from, F_GETFD) < 0 || !in_own_process())
-    return duplicated(from, static_cast<int>(with_errno(call())));
+  if (from == to || !is_known(to) || kernel(SYS_fcntl, from, F_GETFD) < 0 || !in_own_process()) {
+    // What was open there may be read and written inside the C library, as a stream.
+    const bool was_open =
+        is_known(from) && from != to && !is_confined() && kernel(SYS_fcntl, to, F_GETFD) >= 0;
+    return duplicated(from, static_cast<int>(with_errno(call())), was_open);
+  }
   if (is_private(to)) forget_private(to);  // the program's from now on
   forget_ring(to);
   leave_what_stays_registered(to);
@@ -266,9 +278,7 @@ extern "C" {
 int socket(int family, int type, int protocol) {
   long fd = next_socket(family, type, protocol);
   if (fd == -EMFILE && make_way()) fd = next_socket(family, type, protocol);
-  forget_stale(static_cast<int>(fd));
-  forget_registrations(static_cast<int>(fd));
-  if (fd >= 0 && !acceleration_ended() && in_own_process())
+  if (is_new_here(static_cast<int>(fd)) && !acceleration_ended())
     udp_note(static_cast<int>(fd), family, type, protocol);
   return static_cast<int>(with_errno(fd));
 }
@@ -276,13 +286,7 @@ int socket(int family, int type, int protocol) {
 int socketpair(int family, int type, int protocol, int* fds) {
   long result = next_socketpair(family, type, protocol, fds);
   if (result == -EMFILE && make_way()) result = next_socketpair(family, type, protocol, fds);
-  if (result == 0) {
-    for (int i = 0; i < 2; ++i) {
-      forget_stale(fds[i]);
-      forget_registrations(fds[i]);
-    }
-    if (in_own_process()) note_pair({fds[0], fds[1]});
-  }
+  if (result == 0 && is_new_here(fds[0]) && is_new_here(fds[1])) note_pair({fds[0], fds[1]});
   return static_cast<int>(with_errno(result));
 }
 
@@ -294,7 +298,7 @@ int connect(int fd, const sockaddr* address, socklen_t size) {
   if (address != nullptr && size >= sizeof(sa_family_t)) {
     if (UdpSocket* const udp = find_udp(fd))
       udp_connected(*udp, fd);
-    else if (address->sa_family == AF_UNSPEC)
+    else if (address->sa_family == AF_UNSPEC && (is_confined() || in_own_process()))
       forget_stale(fd);
     else if (find_side(fd) == nullptr && may_accelerate() && in_own_process())
       note_connection(fd, address, size, true);
@@ -350,8 +354,9 @@ int close(int fd) {
 int __close(int fd) { return close(fd); }
 
 int close_range(unsigned first, unsigned last, int flags) {
-  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0 && first <= last &&
-      in_own_process()) {
+  if ((flags & int{CLOSE_RANGE_UNSHARE}) != 0 && __libc_single_threaded == 0) {
+    leave_for_flags(CLONE_FILES);  // to other threads the numbers mean something else afterwards
+  } else if ((flags & ~int{CLOSE_RANGE_UNSHARE}) == 0 && first <= last && in_own_process()) {
     forget_rings(first, last);
     const auto highest = static_cast<unsigned>(std::max(highest_known(), udp_highest()));
     for (unsigned fd = first; fd <= last && fd <= highest; ++fd) {
@@ -374,6 +379,7 @@ int dup2(int from, int to) {
 }
 int __dup2(int from, int to) { return dup2(from, to); }
 int dup3(int from, int to, int flags) {
+  if ((flags & ~O_CLOEXEC) != 0) return static_cast<int>(with_errno(next_dup3(from, to, flags)));
   return duplicate_onto(from, to, [&] { return next_dup3(from, to, flags); });
 }
 
