@@ -23,9 +23,11 @@ inline bool nonblocking(const Side& side, int flags) noexcept {
 inline bool ends_wait(Interruption came, bool part_done) noexcept {
   return came == Interruption::ends || (part_done && came == Interruption::restarts);
 }
+// SO_RCVTIMEO or SO_SNDTIMEO, in ns; 0: none.
+std::int64_t time_limit(int fd, int option) noexcept;
 // Sleeps until the kernel has `events`, for the rest of a call of which a part is done. False, with
 // errno: a signal came, or the time limit of the socket is over.
-bool sleep_for_rest(int fd, short events) noexcept(false);
+bool sleep_for_rest(const Call& call, short events) noexcept(false);
 
 // Somebody has closed it while a call was without the lock: the connection, or the last descriptor
 // of it in this process.

@@ -105,17 +105,21 @@ int take_pending_error(Side& side, int fd) noexcept {
   return ECONNRESET;
 }
 
-// In poll(), since that is ended by every signal that is handled, whatever SA_RESTART says.
-bool sleep_for_rest(int fd, short events) noexcept(false) {
+std::int64_t time_limit(int fd, int option) noexcept {
   timeval limit{};
   socklen_t size = sizeof limit;
-  kernel(SYS_getsockopt, fd, SOL_SOCKET, events == POLLIN ? SO_RCVTIMEO : SO_SNDTIMEO, &limit,
-         &size);
-  const timespec longest{.tv_sec = limit.tv_sec, .tv_nsec = limit.tv_usec * 1'000};
-  const bool limited = limit.tv_sec != 0 || limit.tv_usec != 0;
-  pollfd look{.fd = fd, .events = events, .revents = 0};
+  kernel(SYS_getsockopt, fd, SOL_SOCKET, option, &limit, &size);
+  return limit.tv_sec * 1'000'000'000 + limit.tv_usec * 1'000;
+}
+
+// In poll(), since that is ended by every signal that is handled, whatever SA_RESTART says.
+bool sleep_for_rest(const Call& call, short events) noexcept(false) {
+  const std::int64_t longest = time_limit(call.fd, events == POLLIN ? SO_RCVTIMEO : SO_SNDTIMEO);
+  const std::int64_t left = std::max<std::int64_t>(begin_sleep(call) + longest - now_ns(), 0);
+  const timespec moment{.tv_sec = left / 1'000'000'000, .tv_nsec = left % 1'000'000'000};
+  pollfd look{.fd = call.fd, .events = events, .revents = 0};
   const int ready = real::next<"ppoll", int(pollfd*, nfds_t, const timespec*, const sigset_t*)>()(
-      &look, 1, limited ? &longest : nullptr, nullptr);
+      &look, 1, longest != 0 ? &moment : nullptr, nullptr);
   if (ready == 0) errno = EAGAIN;
   return ready > 0;
 }

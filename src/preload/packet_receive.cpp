@@ -55,7 +55,7 @@ long sleep_for_message(Side& side, const Call& call, std::size_t& length,
   ssize_t got;
   do {
     got = real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(call.fd, &message, flags);
-  } while (asks && got < 0 && errno == EAGAIN && sleep_for_rest(call.fd, POLLIN));
+  } while (asks && got < 0 && errno == EAGAIN && sleep_for_rest(call, POLLIN));
   const int error = errno;
   Came came = got >= 0 ? Came::message : Came::end;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {

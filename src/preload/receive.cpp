@@ -31,13 +31,14 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   note_sleep(side);
   guard.unlock();
   settle_before_sleep();
+  if ((call.flags & MSG_WAITALL) != 0) begin_sleep(call);
   ssize_t got;
   const bool libc_call = limit >= to.left() && call.with == nullptr;
   const std::size_t most = libc_call ? 0 : to.part_count();
   auto* const parts = static_cast<iovec*>(__builtin_alloca(most * sizeof(iovec)));
   msghdr message{};
   if (!untouched) {
-    got = sleep_for_rest(call.fd, POLLIN) ? kNothing : -1;
+    got = sleep_for_rest(call, POLLIN) ? kNothing : -1;
   } else if (libc_call) {
     got = call.libc_call(call.arguments);
     cut = got > 0 && static_cast<std::size_t>(got) < to.left();
@@ -391,6 +392,7 @@ ssize_t receive_with_bad_pointer(Side& side, const Call& call, Guard& guard) {
 
 // A call for no bytes: it tells of an error, if nothing else is there.
 ssize_t receive_nothing(Side& side, const Call& call, Guard& guard) {
+  if (!side.receiver.watched()) side.receiver.watch(side.in());
   if (side.receiver.next(side.in()).kind == Receiver::Next::ring) return 0;
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   guard.unlock();

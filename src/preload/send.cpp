@@ -121,15 +121,12 @@ ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& gua
   // What is in the ring is not sent while the peer leaves.
   if (const ssize_t waited = let_peer_leave(side, call); waited != 0) return waited;
   if (nonblocking(side, call.flags)) return no_room(side, call.fd);
-  timeval limit{};
-  socklen_t size = sizeof limit;
-  kernel(SYS_getsockopt, call.fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &size);
-  const std::int64_t longest = limit.tv_sec * 1'000'000'000 + limit.tv_usec * 1'000;
+  const std::int64_t longest = time_limit(call.fd, SO_SNDTIMEO);
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   guard.unlock();
   settle_before_sleep();
   ssize_t result = 0;
-  const std::int64_t start = now_ns();
+  const std::int64_t start = begin_sleep(call);
   // Room wakes at once. Signals are held meanwhile, as nobody else tells which of them end the
   // call, so they are looked for: after a moment at first, and less often by whoever has waited
   // for long.
@@ -165,7 +162,7 @@ std::size_t kernel_chunk(const Side& side) noexcept {
 ssize_t send_at_once(Side& side, const Call& call, const Span& from) noexcept {
   constexpr std::size_t kLittle = 4096;
   const std::size_t size = from.left();
-  if (size > kLittle || side.has_messages() || call.is_rest ||
+  if (size > kLittle || from.part_count() > kParts || side.has_messages() || call.is_rest ||
       !side.sender.enter_kernel(side.out()))
     return kNothing;
   const long sent = kernel_send(call.fd, from, size, call.flags | MSG_NOSIGNAL);
@@ -196,6 +193,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
   guard.unlock();
   if (wait) settle_before_sleep();
+  if (wait && size < from.left()) begin_sleep(call);
   // A call that has sent something does not sleep in one that a signal would start again.
   const bool asks = wait && (!untouched || (call.is_rest && call.count <= kParts));
   std::size_t given = size;
@@ -212,7 +210,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
     const int flags = call.flags | (untouched ? 0 : MSG_NOSIGNAL) | (asks ? MSG_DONTWAIT : 0);
     do {
       sent = real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(call.fd, &message, flags);
-    } while (asks && sent < 0 && errno == EAGAIN && sleep_for_rest(call.fd, POLLOUT));
+    } while (asks && sent < 0 && errno == EAGAIN && sleep_for_rest(call, POLLOUT));
   }
   const int error = errno;
   cut = !asks && sent >= 0 && static_cast<std::size_t>(sent) < given;
