@@ -170,6 +170,7 @@ void SharedConnection::close() noexcept {
 int SharedConnection::send(Sending& sending, Deadline deadline) {
   // Who sends to a server that always answers at once may never come to sleep.
   ::pthread_testcancel();
+  process::notice_changed_credentials();
   const std::size_t room = size_of(sending.room);
   const Gathered message(sending.message);
   message_number = (message_number + 1) & 3;
