@@ -143,6 +143,9 @@ class Client {
   Outcome terms(Terms& terms, Deadline deadline, int port = -1);
   // Closes all idle sessions; others close when their calls have ended.
   void retire() noexcept;
+  // By who has made the ports useless: ends it for all threads. Calls whose request the server has
+  // not taken return peer_gone, soon; others get their reply.
+  void close() noexcept;
   // What sessions that are opened from now on are called. Before others use it.
   void set_label(const observe::Label& label) noexcept;
   // The socket (SO_COOKIE) that all ports given with its calls lead to: a number that has come to

@@ -122,6 +122,7 @@ void ClientSession::drop(ReceivedFds& descriptors) const noexcept {
 }
 
 ClientSession::~ClientSession() {
+  if (among_) among_->remove(*this);
   if (maker_.trusted) return;
   hang_up_later(maker_.user, std::move(sockets_.theirs));
   hang_up_later(maker_.user, std::move(sockets_.mine));
@@ -195,12 +196,7 @@ Terms ClientSession::terms() const noexcept {
   if (!arguments.until_taken) return Outcome::ok;
   const Outcome outcome = wait_until_taken(deadline, since);
   if (outcome == Outcome::ok || outcome == Outcome::peer_gone) return outcome;
-  // Taken back, so that who sends it once more does not send it twice. relaxed: the server takes
-  // nothing but what is there, and of its exchange and this one only one succeeds.
-  std::uint64_t now = slot().turn.load(std::memory_order_relaxed);
-  if (Turn::unpack(now).kind == Kind::one_way &&
-      slot().turn.compare_exchange_strong(now, Turn{.number = number_}.pack(),
-                                          std::memory_order_relaxed)) {
+  if (withdraw()) {
     observe::note_taken_back(sent_, arguments.data.size());
     return outcome;
   }
@@ -250,26 +246,40 @@ bool ClientSession::stays(const CallArguments& arguments, Outcome outcome, Deadl
   return policy->stay(outcome == Outcome::would_block ? Outcome::timed_out : outcome, deadline);
 }
 
-// Takes the request back, so that who makes the call once more does not have it served twice.
-// False: the server has taken it. relaxed: the server reads nothing but what is there; of its
-// exchange and the last one only one succeeds.
-bool ClientSession::take_back() noexcept {
-  if (dispatched()) return false;
-  kept_ = number_;
+// Takes a request out of the slot, so that who makes the call once more does not have it served
+// twice. False: there is none, or the server has taken it. relaxed: the server reads nothing but
+// what is there; of its exchange and the last one only one succeeds.
+bool ClientSession::withdraw() noexcept {
   std::uint64_t word = slot().turn.load(std::memory_order_relaxed);
   const Turn request = Turn::unpack(word);
+  Turn next{.number = request.number};
+  if (request.kind == Kind::one_way)
+    return slot().turn.compare_exchange_strong(word, next.pack(), std::memory_order_relaxed);
   if (request.kind != Kind::request) return false;
-  Turn next = request;
+  next = request;
   next.kind = Kind::leaving;
   if (!slot().turn.compare_exchange_strong(word, next.pack(), std::memory_order_relaxed))
     return false;
   asymmetric_fence_to_others();
   word = next.pack();
-  const bool late = control().taken.load(std::memory_order_relaxed) == number_;
-  next = late ? request : Turn{.number = number_};
-  taken_back_ =
-      slot().turn.compare_exchange_strong(word, next.pack(), std::memory_order_relaxed) && !late;
+  const bool late = control().taken.load(std::memory_order_relaxed) == request.number;
+  next = late ? request : Turn{.number = request.number};
+  return slot().turn.compare_exchange_strong(word, next.pack(), std::memory_order_relaxed) && !late;
+}
+
+bool ClientSession::take_back() noexcept {
+  if (dispatched()) return false;
+  kept_ = number_;
+  taken_back_ = withdraw();
   return taken_back_;
+}
+
+void OpenSessions::close() noexcept {
+  const std::lock_guard guard(lock_);
+  closed_.store(true, std::memory_order_relaxed);
+  full_fence();
+  for (ClientSession* const session : sessions_) session->give_up_request();
+  for (const int socket : waited_at_) ::shutdown(socket, SHUT_RD);
 }
 
 [[gnu::hot]] Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline,
@@ -284,6 +294,8 @@ bool ClientSession::take_back() noexcept {
     }
     const bool given;
   } permission(cancellable_);
+  if (among_ && among_->closed()) [[unlikely]]
+    give_up_request();
   for (;;) {
     const Outcome outcome = waiter_.wait(
         control().client, control().server, deadline, [&] { return replied(turn); }, since);

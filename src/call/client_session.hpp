@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "call/open_sessions.hpp"
 #include "call/session.hpp"
 #include "farcall/error.hpp"
 #include "process/background.hpp"
@@ -120,6 +121,15 @@ class ClientSession final : public SessionBase {
   void drop(ReceivedFds& descriptors) const noexcept;
   // To the server, before the first request.
   void say_other_ids() const;
+  // Before the first call. Throws std::bad_alloc.
+  void join(std::shared_ptr<OpenSessions> all) {
+    all->add(*this);
+    among_ = std::move(all);
+  }
+  // By any thread: ends the wait for a reply to what the server has not taken, which it never will.
+  void give_up_request() noexcept {
+    if (withdraw()) ::shutdown(socket(), SHUT_RD);
+  }
   [[nodiscard]] Terms terms() const noexcept;
   [[nodiscard]] LiveTerms live_terms() const noexcept { return LiveTerms(control().terms.words); }
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
@@ -146,6 +156,7 @@ class ClientSession final : public SessionBase {
     return turn.number == number_ && turn.kind == Kind::reply;
   }
   bool stays(const CallArguments& arguments, Outcome outcome, Deadline& deadline);
+  bool withdraw() noexcept;
   bool take_back() noexcept;
   Outcome wait_for_reply(Turn& turn, Deadline deadline, SignalCount since);
   Outcome wait_until_taken(Deadline deadline, SignalCount since);
@@ -162,6 +173,7 @@ class ClientSession final : public SessionBase {
   [[nodiscard]] bool trusts_other() const noexcept override { return maker_.trusted; }
 
   const Maker maker_;
+  std::shared_ptr<OpenSessions> among_;
   std::uint64_t epoch_ = credentials_epoch();
   std::uint32_t number_ = 0;
   bool cancellable_ = false;

@@ -163,8 +163,8 @@ void SharedConnection::close() noexcept {
   if (death_) death_->stop();
   death_ = nullptr;
   pulses_.reset();
-  client_.retire();
   given_up_ = give_up(branch_, maker_);
+  client_.close();
 }
 
 int SharedConnection::send(Sending& sending, Deadline deadline) {
