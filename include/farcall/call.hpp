@@ -165,8 +165,9 @@ class Client {
 class AsyncCall {
  public:
   static constexpr std::chrono::milliseconds kRoom{100};  // the server's socket may be full
-  // Sends the request, or keeps a copy, to be sent by take() when the server has let it in. Throws
-  // SystemError: EPIPE where nobody serves, EAGAIN where the port is full, as Client::call().
+  // Sends the request, or keeps a copy, of its descriptors, too, to be sent by take() when the
+  // server has let it in. Throws SystemError: EPIPE where nobody serves, EAGAIN where the port is
+  // full, as Client::call().
   AsyncCall(Client& client, const CallArguments& arguments, Deadline room = Deadline::after(kRoom));
   // Gives it up where it goes on: the server is told, and its answer is dropped.
   ~AsyncCall();

@@ -40,11 +40,11 @@ Outcome past(Deadline deadline) noexcept {
 
 namespace call {
 
-UniqueFd duplicate_port(int port) {
+UniqueFd duplicate_descriptor(int port) {
   UniqueFd copy(::fcntl(port, F_DUPFD_CLOEXEC, 3));
   if (copy) return copy;
   // EINVAL: that number is not permitted (RLIMIT_NOFILE).
-  throw SystemError(errno == EINVAL ? EMFILE : errno, "duplicate a port's descriptor");
+  throw SystemError(errno == EINVAL ? EMFILE : errno, "duplicate a descriptor");
 }
 
 // A port that has been closed takes sessions no more, but may not have told those under way.
@@ -98,7 +98,7 @@ struct Client::State::Own {
 };
 
 Client::State::State(int port, WaitMode mode) : mode_(mode) {
-  if (port >= 0) port_ = call::duplicate_port(port);
+  if (port >= 0) port_ = call::duplicate_descriptor(port);
   own_ = new Own;
 }
 

@@ -70,7 +70,7 @@ constexpr bool is_answered(Outcome outcome) noexcept {
   return outcome == Outcome::ok || outcome == Outcome::too_big;
 }
 // Throws SystemError.
-UniqueFd duplicate_port(int port);
+UniqueFd duplicate_descriptor(int port);
 // Closes a descriptor of a port, in which its server may have left what is long in closing.
 template <class Fd>
 void close_port(Fd port) noexcept {
