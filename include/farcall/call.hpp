@@ -115,6 +115,9 @@ struct CallResults {
   ReceivedFds descriptors;      // close-on-exec
   std::int64_t status = 0;      // the server's
   std::int64_t apart = 0;       // a reply with these bits in its status goes to `large`
+  // A longer reply is none: broken. 0: that is for the server to say; but one of another user's
+  // that is longer than the buffer and than farcall_limits' bytes_per_user is too_big.
+  std::size_t most = 0;
 };
 
 // The client's half. Any number of threads may call at once. A process that inherits a Client over

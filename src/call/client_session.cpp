@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "call/limits.hpp"
 #include "farcall/error.hpp"
 #include "process/identity.hpp"
 #include "socket/answers.hpp"
@@ -214,13 +215,15 @@ Outcome ClientSession::wait_until_taken(Deadline deadline, SignalCount since) {
 
 [[gnu::hot]] Outcome ClientSession::finish(const CallArguments& arguments, CallResults& results,
                                            Deadline deadline, SignalCount since) {
+  copy_until_ = deadline.is_now() ? Deadline::never() : deadline;
   for (;;) {
     const Outcome outcome = await_reply(results, deadline, since);
     if (outcome != Outcome::interrupted && outcome != Outcome::timed_out &&
         outcome != Outcome::would_block)
       return outcome;
     const SignalCount told = SignalCount::now();
-    if (!stays(arguments, outcome, deadline)) return outcome;
+    if (cut_short_ || !stays(arguments, outcome, deadline)) return outcome;
+    copy_until_ = Deadline::never();
     since = told;
   }
 }
@@ -323,6 +326,38 @@ Outcome ClientSession::lose_reply(Turn turn, CallResults& results) noexcept {
   return Outcome::too_big;
 }
 
+// Where the reply goes. Memory for it is the client's, and its size the server's word.
+Outcome ClientSession::make_room(std::uint64_t size, bool apart, CallResults& results) const {
+  if (results.most != 0 && size > results.most) return Outcome::broken;
+  std::span<std::byte> into = apart ? std::span<std::byte>() : results.buffer;
+  if (size > into.size()) {
+    if (results.most == 0 && !maker_.trusted) {
+      const std::size_t said = limits_of_process().bytes_per_user;
+      if (size > (said != 0 ? said : kBytesPerUser)) return Outcome::too_big;
+    }
+    const std::size_t pages = round_up_to_pages(size);
+    void* address =
+        ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED) return Outcome::too_big;
+    results.large = Mapping(address, pages);
+    into = {results.large.data(), pages};
+  }
+  results.data = into.first(size);
+  return Outcome::ok;
+}
+
+// Out of the memory for long messages. Looks at the clock in between: the server says how much it
+// is.
+bool ClientSession::copy_reply(std::span<std::byte> into) noexcept {
+  constexpr std::size_t kAtOnce = std::size_t{16} << 20;
+  for (std::size_t at = 0; at < into.size(); at += kAtOnce) {
+    cut_short_ = at != 0 && !copy_until_.is_never() && monotonic_ns() >= copy_until_.at();
+    const auto part = into.subspan(at, std::min(kAtOnce, into.size() - at));
+    if (cut_short_ || !transfer_.read(part, at)) return false;
+  }
+  return true;
+}
+
 Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
   results.status = extra();
@@ -359,18 +394,10 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
       return outcome;
     }
   }
-  std::span<std::byte> into = apart ? std::span<std::byte>() : results.buffer;
-  if (size > into.size()) {
-    const std::size_t pages = round_up_to_pages(size);
-    void* address =
-        ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (address == MAP_FAILED) return lose_reply(turn, results);
-    results.large = Mapping(address, pages);
-    into = {results.large.data(), pages};
-  }
-  results.data = into.first(size);
+  if (const Outcome outcome = make_room(size, apart, results); outcome != Outcome::ok)
+    return outcome == Outcome::too_big ? lose_reply(turn, results) : outcome;
   if ((turn.flags & kTransfer) != 0) {
-    if (!transfer_.read(results.data)) return Outcome::broken;
+    if (!copy_reply(results.data)) return cut_short_ ? Outcome::timed_out : Outcome::broken;
   } else if (size != 0) {
     copy_memory(results.data.data(), slot().data, size);
   }

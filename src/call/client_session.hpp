@@ -99,6 +99,7 @@ class ClientSession final : public SessionBase {
   // Throws SystemError: ETIMEDOUT where the socket is full.
   void begin(const CallArguments& arguments, Deadline room) {
     ++number_;
+    copy_until_ = Deadline::never();  // whoever waits for the reply has time when it is there
     send_request(arguments, Kind::request, room);
   }
   [[nodiscard]] bool outstanding() const noexcept { return outstanding_; }
@@ -163,6 +164,8 @@ class ClientSession final : public SessionBase {
   inline bool take_short_reply(Turn turn, CallResults& results) noexcept;
   Outcome take_reply(Turn turn, CallResults& results);
   Outcome take_long_reply(Turn turn, CallResults& results);
+  Outcome make_room(std::uint64_t size, bool apart, CallResults& results) const;
+  bool copy_reply(std::span<std::byte> into) noexcept;
   Outcome lose_reply(Turn turn, CallResults& results) noexcept;
   Outcome fail(Outcome outcome) const noexcept;
   [[nodiscard]] uid_t owner() const noexcept override { return maker_.user; }
@@ -177,8 +180,10 @@ class ClientSession final : public SessionBase {
   std::uint64_t epoch_ = credentials_epoch();
   std::uint32_t number_ = 0;
   bool cancellable_ = false;
-  std::uint32_t kept_ = 0;    // the last request that could not be taken back
-  bool taken_back_ = false;   // the last request, and the server has not taken it
+  std::uint32_t kept_ = 0;   // the last request that could not be taken back
+  bool taken_back_ = false;  // the last request, and the server has not taken it
+  Deadline copy_until_ = Deadline::never();
+  bool cut_short_ = false;    // time was up before the reply was copied: the session is closed
   bool outstanding_ = false;  // a one-way request has been sent and perhaps not taken yet
 };
 

@@ -199,6 +199,7 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
   }
   CallResults results;
   results.apart = kPieces;
+  results.most = room + kPiecesBytes;
   std::vector<std::byte> scratch;
   if (sending.room.size() == 1) {
     results.buffer = bytes_of(sending.room.front());
