@@ -45,9 +45,9 @@ void answer(ReceivedMessage& message, std::span<const std::byte> data, int statu
     (void)farcall_error(id, errno);
 }
 
-// What a client of another user's makes this process hold. A channel of its own, two connections to it and what tells
-// of pulses are 9 descriptors; they count twice, for the library of messages keeps accounts of its
-// own, in which the same users may hold as much again.
+// What a client of another user's makes this process hold. A channel of its own, two connections to
+// it and what tells of pulses are 9 descriptors; they count twice, for the library of messages
+// keeps accounts of its own, in which the same users may hold as much again.
 process::Charge charged(process::Resource resource, uid_t user, std::size_t amount) noexcept {
   if (process::is_own(user)) return process::Charge::exempt();
   farcall_limits limits{};
