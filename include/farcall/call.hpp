@@ -115,6 +115,9 @@ struct CallResults {
   ReceivedFds descriptors;      // close-on-exec
   std::int64_t status = 0;      // the server's
   std::int64_t apart = 0;       // a reply with these bits in its status goes to `large`
+  // A longer reply is none: broken. 0: that is for the server to say; but one of another user's
+  // that is longer than the buffer and than farcall_limits' bytes_per_user is too_big.
+  std::size_t most = 0;
 };
 
 // The client's half. Any number of threads may call at once. A process that inherits a Client over
@@ -143,6 +146,9 @@ class Client {
   Outcome terms(Terms& terms, Deadline deadline, int port = -1);
   // Closes all idle sessions; others close when their calls have ended.
   void retire() noexcept;
+  // By who has made the ports useless: ends it for all threads. Calls whose request the server has
+  // not taken return peer_gone, soon; others get their reply.
+  void close() noexcept;
   // What sessions that are opened from now on are called. Before others use it.
   void set_label(const observe::Label& label) noexcept;
   // The socket (SO_COOKIE) that all ports given with its calls lead to: a number that has come to
@@ -163,8 +169,9 @@ class Client {
 class AsyncCall {
  public:
   static constexpr std::chrono::milliseconds kRoom{100};  // the server's socket may be full
-  // Sends the request, or keeps a copy, to be sent by take() when the server has let it in. Throws
-  // SystemError: EPIPE where nobody serves, EAGAIN where the port is full, as Client::call().
+  // Sends the request, or keeps a copy, of its descriptors, too, to be sent by take() when the
+  // server has let it in. Throws SystemError: EPIPE where nobody serves, EAGAIN where the port is
+  // full, as Client::call().
   AsyncCall(Client& client, const CallArguments& arguments, Deadline room = Deadline::after(kRoom));
   // Gives it up where it goes on: the server is told, and its answer is dropped.
   ~AsyncCall();

@@ -38,7 +38,7 @@ extern "C" {
 #define FARCALL_UNBLOCK 1u
 /* When nobody holds a connection any more: a pulse FARCALL_PULSE_DISCONNECT with its number. */
 #define FARCALL_DISCONNECT 2u
-/* A thread that has received runs at least with the priority of that client until it has answered,
+/* A thread that has received runs at least with the priority of that client until that is answered,
  * where it is permitted to. */
 #define FARCALL_INHERIT 4u
 

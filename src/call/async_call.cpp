@@ -24,22 +24,27 @@ class AsyncCall::State {
   [[nodiscard]] bool dispatched() const noexcept { return dispatched_; }
 
  private:
+  void keep();
   void send(const CallArguments& arguments, Deadline room);
   void end_opening() noexcept;
   Outcome open(Deadline deadline, SignalCount since);
 
   Client::State& client_;
-  std::int32_t word_;
-  Admission* const admission_;
-  std::vector<std::byte> request_;                 // while there is no session yet
-  std::unique_ptr<call::SessionRequest> opening_;  // or
-  call::PortFd<process::PrivateFd> port_;          // with it: the caller may close its own
-  std::unique_ptr<call::ClientSession> session_;   // or, after the end, neither
+  CallArguments arguments_;
+  // While there is no session yet: the caller may change and close its own.
+  std::vector<std::byte> request_;
+  std::vector<process::PrivateFd> descriptors_;
+  std::vector<int> numbers_;  // of these
+  std::unique_ptr<call::SessionRequest> opening_;
+  call::PortFd<process::PrivateFd> port_;
+  std::unique_ptr<call::ClientSession> session_;  // or, after the end, neither
   bool dispatched_ = false;
 };
 
 AsyncCall::State::State(Client::State& client, const CallArguments& arguments, Deadline room)
-    : client_(client), word_(arguments.word), admission_(arguments.admission) {
+    : client_(client), arguments_(arguments) {
+  if (arguments.descriptors.size() > kCallDescriptors)
+    throw SystemError(ENFILE, "too many descriptors for one call");
   const int port = client.port_or_own(arguments.port);
   while ((session_ = client.take_idle())) {
     // One that holds a request which wants no reply may have to be waited for.
@@ -56,7 +61,7 @@ AsyncCall::State::State(Client::State& client, const CallArguments& arguments, D
   }
   if (session_) client.give_back(std::move(session_));
   if (call::hung_up(port)) throw SystemError(EPIPE, "call");
-  request_.assign(arguments.data.begin(), arguments.data.end());
+  keep();
   try {
     port_ = call::private_port(port);
     opening_ = std::make_unique<call::SessionRequest>(client.ask(port_.get(), room, std::nullopt));
@@ -64,6 +69,14 @@ AsyncCall::State::State(Client::State& client, const CallArguments& arguments, D
     if (error.code().value() != ETIMEDOUT) throw;
     throw SystemError(EAGAIN, "the server takes no clients");
   }
+}
+
+void AsyncCall::State::keep() {
+  request_.assign(arguments_.data.begin(), arguments_.data.end());
+  for (const int fd : arguments_.descriptors)
+    numbers_.push_back(descriptors_.emplace_back(call::duplicate_descriptor(fd)).get());
+  arguments_.data = request_;
+  arguments_.descriptors = numbers_;
 }
 
 void AsyncCall::State::end_opening() noexcept {
@@ -110,13 +123,13 @@ Outcome AsyncCall::State::open(Deadline deadline, SignalCount since) {
   if (call::goes_on(outcome)) return outcome;
   end_opening();
   if (!session_) return outcome;
-  const CallArguments arguments{.data = request_, .descriptors = {}, .word = word_};
-  if (const int error = Client::State::admit(*session_, admission_)) {
+  if (const int error = Client::State::admit(*session_, arguments_.admission)) {
     client_.give_back(std::move(session_));
     throw SystemError(error, "call");
   }
-  send(arguments, Deadline::after(kRoom));
+  send(arguments_, Deadline::after(kRoom));
   request_ = {};
+  descriptors_.clear();
   return Outcome::ok;
 }
 

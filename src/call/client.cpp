@@ -72,6 +72,7 @@ struct Client::State::Own {
   std::vector<std::unique_ptr<call::ClientSession>> idle;
   std::vector<call::SessionRequest> asked;  // by calls that were interrupted meanwhile
   std::atomic<std::uint64_t> retirements{0};
+  const std::shared_ptr<call::OpenSessions> open = std::make_shared<call::OpenSessions>();
 
   ~Own() { close_hot(); }
   // acquire: pairs with the release of who put it there, so that the session's own state is
@@ -89,7 +90,7 @@ struct Client::State::Own {
 };
 
 Client::State::State(int port, WaitMode mode) : mode_(mode) {
-  if (port >= 0) port_ = call::PortFd(call::duplicate_port(port));
+  if (port >= 0) port_ = call::PortFd(call::duplicate_descriptor(port));
   own_ = new Own;
 }
 
@@ -145,8 +146,13 @@ call::SessionRequest Client::State::ask(int port, Deadline deadline,
 std::unique_ptr<call::ClientSession> Client::State::await(call::SessionRequest& request, int port,
                                                           bool cancellable, Deadline deadline,
                                                           std::optional<SignalCount> since,
-                                                          Outcome& outcome) const {
-  auto session = request.await(mode_, cancellable, deadline, since, outcome);
+                                                          Outcome& outcome) {
+  const std::shared_ptr<call::OpenSessions> open = own().open;
+  std::unique_ptr<call::ClientSession> session;
+  {
+    const call::OpenSessions::Wait wait(*open, request.socket());
+    session = request.await(mode_, cancellable, deadline, since, outcome);
+  }
   if (outcome == Outcome::peer_gone && !hangs_up(port, deadline))
     throw SystemError(EAGAIN, "the server has no room for a further client");
   if (!session) return nullptr;
@@ -154,6 +160,7 @@ std::unique_ptr<call::ClientSession> Client::State::await(call::SessionRequest& 
   end.session = request.inode();
   end.peer = session->maker().process;
   session->observe(end);
+  session->join(open);
   return session;
 }
 
@@ -230,6 +237,12 @@ void Client::State::retire() noexcept {
   const std::lock_guard guard(own.lock);
   idle.swap(own.idle);
   asked.swap(own.asked);
+}
+
+void Client::State::close() noexcept {
+  const Own& own = *own_.load(std::memory_order_acquire);
+  if (own.generation == process::generation()) own.open->close();
+  retire();
 }
 
 // What every short call to a server that answers at once passes through: without system calls, and
@@ -322,6 +335,7 @@ Client::~Client() = default;
 bool Client::dispatched() noexcept { return last_call_dispatched; }
 void Client::forget_dispatched() noexcept { last_call_dispatched = false; }
 void Client::retire() noexcept { state_->retire(); }
+void Client::close() noexcept { state_->close(); }
 void Client::set_socket(std::uint64_t cookie) noexcept { state_->socket = cookie; }
 void Client::set_label(const observe::Label& label) noexcept { state_->label = label; }
 

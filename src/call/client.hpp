@@ -31,10 +31,10 @@ class Client::State {
   // Throws SystemError as well: EAGAIN, where the request was dropped and the server is there.
   std::unique_ptr<call::ClientSession> await(call::SessionRequest& request, int port,
                                              bool cancellable, Deadline deadline,
-                                             std::optional<SignalCount> since,
-                                             Outcome& outcome) const;
+                                             std::optional<SignalCount> since, Outcome& outcome);
   void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
   void retire() noexcept;
+  void close() noexcept;
   // Returns 0, or the errno that the call is to fail with.
   static int admit(const call::ClientSession& session, Admission* admission) {
     return admission == nullptr ? 0 : admission->admit(session.live_terms());

@@ -13,6 +13,7 @@
 #include <tuple>
 #include <utility>
 
+#include "call/limits.hpp"
 #include "farcall/error.hpp"
 #include "process/identity.hpp"
 #include "socket/answers.hpp"
@@ -63,16 +64,16 @@ Maker maker_of(int port) {
   return {.user = user, .trusted = user == 0 || same_user(user, ::geteuid()), .process = maker.pid};
 }
 
-UniqueFd duplicate_port(int port) {
-  UniqueFd copy(::fcntl(port, F_DUPFD_CLOEXEC, 3));
+UniqueFd duplicate_descriptor(int fd) {
+  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
   if (copy) return copy;
   // EINVAL: that number is not permitted (RLIMIT_NOFILE).
-  throw SystemError(errno == EINVAL ? EMFILE : errno, "duplicate a port's descriptor");
+  throw SystemError(errno == EINVAL ? EMFILE : errno, "duplicate a descriptor");
 }
 
 PortFd<PrivateFd> private_port(int port) {
   const NoFork guard;
-  return PortFd(PrivateFd(duplicate_port(port)));
+  return PortFd(PrivateFd(duplicate_descriptor(port)));
 }
 
 SessionRequest::SessionRequest(int port, std::uint64_t expected, std::uint64_t retirements,
@@ -137,6 +138,7 @@ void ClientSession::drop(ReceivedFds& descriptors) const noexcept {
 }
 
 ClientSession::~ClientSession() {
+  if (among_) among_->remove(*this);
   if (maker_.trusted) return;
   hang_up_later(maker_.user, std::move(sockets_.theirs));
   hang_up_later(maker_.user, std::move(sockets_.mine));
@@ -210,12 +212,7 @@ Terms ClientSession::terms() const noexcept {
   if (!arguments.until_taken) return Outcome::ok;
   const Outcome outcome = wait_until_taken(deadline, since);
   if (outcome == Outcome::ok || outcome == Outcome::peer_gone) return outcome;
-  // Taken back, so that who sends it once more does not send it twice. relaxed: the server takes
-  // nothing but what is there, and of its exchange and this one only one succeeds.
-  std::uint64_t now = slot().turn.load(std::memory_order_relaxed);
-  if (Turn::unpack(now).kind == Kind::one_way &&
-      slot().turn.compare_exchange_strong(now, Turn{.number = number_}.pack(),
-                                          std::memory_order_relaxed)) {
+  if (withdraw()) {
     observe::note_taken_back(sent_, arguments.data.size());
     return outcome;
   }
@@ -233,13 +230,15 @@ Outcome ClientSession::wait_until_taken(Deadline deadline, SignalCount since) {
 
 [[gnu::hot]] Outcome ClientSession::finish(const CallArguments& arguments, CallResults& results,
                                            Deadline deadline, SignalCount since) {
+  copy_until_ = deadline.is_now() ? Deadline::never() : deadline;
   for (;;) {
     const Outcome outcome = await_reply(results, deadline, since);
     if (outcome != Outcome::interrupted && outcome != Outcome::timed_out &&
         outcome != Outcome::would_block)
       return outcome;
     const SignalCount told = SignalCount::now();
-    if (!stays(arguments, outcome, deadline)) return outcome;
+    if (cut_short_ || !stays(arguments, outcome, deadline)) return outcome;
+    copy_until_ = Deadline::never();
     since = told;
   }
 }
@@ -265,26 +264,40 @@ bool ClientSession::stays(const CallArguments& arguments, Outcome outcome, Deadl
   return policy->stay(outcome == Outcome::would_block ? Outcome::timed_out : outcome, deadline);
 }
 
-// Takes the request back, so that who makes the call once more does not have it served twice.
-// False: the server has taken it. relaxed: the server reads nothing but what is there; of its
-// exchange and the last one only one succeeds.
-bool ClientSession::take_back() noexcept {
-  if (dispatched()) return false;
-  kept_ = number_;
+// Takes a request out of the slot, so that who makes the call once more does not have it served
+// twice. False: there is none, or the server has taken it. relaxed: the server reads nothing but
+// what is there; of its exchange and the last one only one succeeds.
+bool ClientSession::withdraw() noexcept {
   std::uint64_t word = slot().turn.load(std::memory_order_relaxed);
   const Turn request = Turn::unpack(word);
+  Turn next{.number = request.number};
+  if (request.kind == Kind::one_way)
+    return slot().turn.compare_exchange_strong(word, next.pack(), std::memory_order_relaxed);
   if (request.kind != Kind::request) return false;
-  Turn next = request;
+  next = request;
   next.kind = Kind::leaving;
   if (!slot().turn.compare_exchange_strong(word, next.pack(), std::memory_order_relaxed))
     return false;
   asymmetric_fence_to_others();
   word = next.pack();
-  const bool late = control().taken.load(std::memory_order_relaxed) == number_;
-  next = late ? request : Turn{.number = number_};
-  taken_back_ =
-      slot().turn.compare_exchange_strong(word, next.pack(), std::memory_order_relaxed) && !late;
+  const bool late = control().taken.load(std::memory_order_relaxed) == request.number;
+  next = late ? request : Turn{.number = request.number};
+  return slot().turn.compare_exchange_strong(word, next.pack(), std::memory_order_relaxed) && !late;
+}
+
+bool ClientSession::take_back() noexcept {
+  if (dispatched()) return false;
+  kept_ = number_;
+  taken_back_ = withdraw();
   return taken_back_;
+}
+
+void OpenSessions::close() noexcept {
+  const std::lock_guard guard(lock_);
+  closed_.store(true, std::memory_order_relaxed);
+  full_fence();
+  for (ClientSession* const session : sessions_) session->give_up_request();
+  for (const int socket : waited_at_) ::shutdown(socket, SHUT_RD);
 }
 
 [[gnu::hot]] Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline,
@@ -299,6 +312,8 @@ bool ClientSession::take_back() noexcept {
     }
     const bool given;
   } permission(cancellable_);
+  if (among_ && among_->closed()) [[unlikely]]
+    give_up_request();
   for (;;) {
     const Outcome outcome = waiter_.wait(
         control().client, control().server, deadline, [&] { return replied(turn); }, since);
@@ -324,6 +339,38 @@ Outcome ClientSession::lose_reply(Turn turn, CallResults& results) noexcept {
   if ((turn.flags & kDescriptors) != 0)
     give_turn({.number = number_, .kind = Kind::done}, control().client, control().server);
   return Outcome::too_big;
+}
+
+// Where the reply goes. Memory for it is the client's, and its size the server's word.
+Outcome ClientSession::make_room(std::uint64_t size, bool apart, CallResults& results) const {
+  if (results.most != 0 && size > results.most) return Outcome::broken;
+  std::span<std::byte> into = apart ? std::span<std::byte>() : results.buffer;
+  if (size > into.size()) {
+    if (results.most == 0 && !maker_.trusted) {
+      const std::size_t said = limits_of_process().bytes_per_user;
+      if (size > (said != 0 ? said : kBytesPerUser)) return Outcome::too_big;
+    }
+    const std::size_t pages = round_up_to_pages(size);
+    void* address =
+        ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED) return Outcome::too_big;
+    results.large = Mapping(address, pages);
+    into = {results.large.data(), pages};
+  }
+  results.data = into.first(size);
+  return Outcome::ok;
+}
+
+// Out of the memory for long messages. Looks at the clock in between: the server says how much it
+// is.
+bool ClientSession::copy_reply(std::span<std::byte> into) noexcept {
+  constexpr std::size_t kAtOnce = std::size_t{16} << 20;
+  for (std::size_t at = 0; at < into.size(); at += kAtOnce) {
+    cut_short_ = at != 0 && !copy_until_.is_never() && monotonic_ns() >= copy_until_.at();
+    const auto part = into.subspan(at, std::min(kAtOnce, into.size() - at));
+    if (cut_short_ || !transfer_.read(part, at)) return false;
+  }
+  return true;
 }
 
 Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
@@ -362,18 +409,10 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
       return outcome;
     }
   }
-  std::span<std::byte> into = apart ? std::span<std::byte>() : results.buffer;
-  if (size > into.size()) {
-    const std::size_t pages = round_up_to_pages(size);
-    void* address =
-        ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (address == MAP_FAILED) return lose_reply(turn, results);
-    results.large = Mapping(address, pages);
-    into = {results.large.data(), pages};
-  }
-  results.data = into.first(size);
+  if (const Outcome outcome = make_room(size, apart, results); outcome != Outcome::ok)
+    return outcome == Outcome::too_big ? lose_reply(turn, results) : outcome;
   if ((turn.flags & kTransfer) != 0) {
-    if (!transfer_.read(results.data)) return Outcome::broken;
+    if (!copy_reply(results.data)) return cut_short_ ? Outcome::timed_out : Outcome::broken;
   } else if (size != 0) {
     copy_memory(results.data.data(), slot().data, size);
   }

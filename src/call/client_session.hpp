@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "call/open_sessions.hpp"
 #include "call/session.hpp"
 #include "farcall/error.hpp"
 #include "process/background.hpp"
@@ -27,7 +28,7 @@ struct Maker {
 Maker maker_of(int port);
 
 // Throws SystemError.
-UniqueFd duplicate_port(int port);
+UniqueFd duplicate_descriptor(int fd);
 // Closes a descriptor of a port, in which its server may have left what is long in closing.
 template <class Fd>
 void close_port(Fd port) noexcept {
@@ -133,6 +134,7 @@ class ClientSession final : public SessionBase {
   // Throws SystemError: ETIMEDOUT where the socket is full.
   void begin(const CallArguments& arguments, Deadline room) {
     ++number_;
+    copy_until_ = Deadline::never();  // whoever waits for the reply has time when it is there
     send_request(arguments, Kind::request, room);
   }
   [[nodiscard]] bool outstanding() const noexcept { return outstanding_; }
@@ -155,6 +157,15 @@ class ClientSession final : public SessionBase {
   void drop(ReceivedFds& descriptors) const noexcept;
   // To the server, before the first request.
   void say_other_ids() const;
+  // Before the first call. Throws std::bad_alloc.
+  void join(std::shared_ptr<OpenSessions> all) {
+    all->add(*this);
+    among_ = std::move(all);
+  }
+  // By any thread: ends the wait for a reply to what the server has not taken, which it never will.
+  void give_up_request() noexcept {
+    if (withdraw()) ::shutdown(socket(), SHUT_RD);
+  }
   [[nodiscard]] Terms terms() const noexcept;
   [[nodiscard]] LiveTerms live_terms() const noexcept { return LiveTerms(control().terms.words); }
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
@@ -181,12 +192,15 @@ class ClientSession final : public SessionBase {
     return turn.number == number_ && turn.kind == Kind::reply;
   }
   bool stays(const CallArguments& arguments, Outcome outcome, Deadline& deadline);
+  bool withdraw() noexcept;
   bool take_back() noexcept;
   Outcome wait_for_reply(Turn& turn, Deadline deadline, SignalCount since);
   Outcome wait_until_taken(Deadline deadline, SignalCount since);
   inline bool take_short_reply(Turn turn, CallResults& results) noexcept;
   Outcome take_reply(Turn turn, CallResults& results);
   Outcome take_long_reply(Turn turn, CallResults& results);
+  Outcome make_room(std::uint64_t size, bool apart, CallResults& results) const;
+  bool copy_reply(std::span<std::byte> into) noexcept;
   Outcome lose_reply(Turn turn, CallResults& results) noexcept;
   Outcome fail(Outcome outcome) const noexcept;
   [[nodiscard]] uid_t owner() const noexcept override { return maker_.user; }
@@ -197,11 +211,14 @@ class ClientSession final : public SessionBase {
   [[nodiscard]] bool trusts_other() const noexcept override { return maker_.trusted; }
 
   const Maker maker_;
+  std::shared_ptr<OpenSessions> among_;
   std::uint64_t epoch_ = credentials_epoch();
   std::uint32_t number_ = 0;
   bool cancellable_ = false;
-  std::uint32_t kept_ = 0;    // the last request that could not be taken back
-  bool taken_back_ = false;   // the last request, and the server has not taken it
+  std::uint32_t kept_ = 0;   // the last request that could not be taken back
+  bool taken_back_ = false;  // the last request, and the server has not taken it
+  Deadline copy_until_ = Deadline::never();
+  bool cut_short_ = false;    // time was up before the reply was copied: the session is closed
   bool outstanding_ = false;  // a one-way request has been sent and perhaps not taken yet
 };
 

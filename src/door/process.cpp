@@ -111,25 +111,9 @@ void set_known(int fd, bool is_known) noexcept {
     known_bits[fd / 64].fetch_and(~bit, std::memory_order_relaxed);
 }
 
-namespace {
-
-// Who this process was when it was last looked: its effective ids. None has them all set.
-constinit std::atomic<std::uint64_t> last_identity{UINT64_MAX};
-
-// Needed where the functions that change it are not ours.
-void notice_identity() noexcept {
-  if (real::sees_all()) return;
-  const std::uint64_t now = std::uint64_t{::geteuid()} << 32 | ::getegid();
-  if (last_identity.load(std::memory_order_relaxed) == now) return;
-  if (last_identity.exchange(now, std::memory_order_relaxed) != UINT64_MAX)
-    process::forget_credentials();
-}
-
-}  // namespace
-
 bool Recent::verify() noexcept {
   if (socket_cookie(fd) != handle->cookie) return false;
-  notice_identity();
+  process::notice_changed_credentials();
   verified = ticks();
   return true;
 }
@@ -176,7 +160,7 @@ std::shared_ptr<Handle> Process::find(int fd) {
     place.epoch = now;
     place.handle = found;
     place.verified = ticks();
-    notice_identity();
+    process::notice_changed_credentials();
   }
   return found;
 }

@@ -19,7 +19,7 @@ namespace detail {
 extern const bool sees_all;
 }
 // Whether the functions that the program calls by these names are ours, so that descriptors are not
-// closed, nor users changed, without our knowledge: system calls apart.
+// closed without our knowledge: system calls apart.
 inline bool sees_all() noexcept { return detail::sees_all; }
 
 }  // namespace farcall::door::real

@@ -11,35 +11,46 @@ namespace farcall::message {
 
 std::vector<std::byte> fold(std::span<const Written> written, std::span<const std::byte> reply,
                             bool& in_pieces) {
-  std::vector<Piece> pieces;
+  std::vector<Piece> sorted;
   for (const Written& piece : written)
-    pieces.push_back({.offset = piece.offset, .length = piece.data.size()});
-  if (!reply.empty()) pieces.push_back({.offset = 0, .length = reply.size()});
-  std::vector<Piece> sorted = pieces;
+    sorted.push_back({.offset = piece.offset, .length = piece.data.size()});
+  if (!reply.empty()) sorted.push_back({.offset = 0, .length = reply.size()});
   std::ranges::sort(sorted, {}, &Piece::offset);
-  std::uint64_t end = 0;
-  in_pieces = false;
-  for (const Piece& piece : sorted) {
-    in_pieces |= piece.offset > end;
-    end = std::max(end, piece.offset + piece.length);
+  // What overlaps or follows at once is one piece: all of them fit into the room.
+  std::vector<Piece> pieces;
+  std::vector<std::size_t> begins;  // of their data
+  std::size_t size = 0;
+  for (const Piece& next : sorted) {
+    const std::uint64_t end = pieces.empty() ? 0 : pieces.back().offset + pieces.back().length;
+    if (pieces.empty() || next.offset > end) {
+      pieces.push_back(next);
+      begins.push_back(size);
+      size += next.length;
+    } else {
+      const std::uint64_t more = std::max(end, next.offset + next.length) - end;
+      pieces.back().length += more;
+      size += more;
+    }
   }
-  std::vector<std::byte> folded;
-  if (!in_pieces) {
-    folded.resize(end);
-    for (const Written& piece : written)
-      std::ranges::copy(piece.data, folded.begin() + static_cast<std::ptrdiff_t>(piece.offset));
-    std::ranges::copy(reply, folded.begin());
-    return folded;
-  }
-  const auto append = [&](const void* data, std::size_t size) {
-    const auto* bytes = static_cast<const std::byte*>(data);
-    folded.insert(folded.end(), bytes, bytes + size);
-  };
+  in_pieces = pieces.size() > 1 || (!pieces.empty() && pieces.front().offset != 0);
   const PieceList list{.count = pieces.size()};
-  append(&list, sizeof list);
-  append(pieces.data(), pieces.size() * sizeof(Piece));
-  for (const Written& piece : written) append(piece.data.data(), piece.data.size());
-  append(reply.data(), reply.size());
+  const std::size_t bytes_of_pieces = pieces.size() * sizeof(Piece);
+  const std::size_t header = in_pieces ? sizeof list + bytes_of_pieces : 0;
+  std::vector<std::byte> folded(header + size);
+  if (in_pieces) {
+    std::memcpy(folded.data(), &list, sizeof list);
+    std::memcpy(folded.data() + sizeof list, pieces.data(), bytes_of_pieces);
+  }
+  const auto put = [&](std::span<const std::byte> data, std::uint64_t offset) {
+    if (data.empty()) return;
+    const auto of =
+        std::ranges::upper_bound(pieces, offset, {}, &Piece::offset) - pieces.begin() - 1;
+    const auto which = static_cast<std::size_t>(of);
+    const std::size_t at = header + begins[which] + (offset - pieces[which].offset);
+    std::memcpy(folded.data() + at, data.data(), data.size());
+  };
+  for (const Written& piece : written) put(piece.data, piece.offset);
+  put(reply, 0);
   return folded;
 }
 

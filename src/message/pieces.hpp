@@ -3,6 +3,8 @@
 // A reply whose server wrote here and there into its client's room: pieces, and where they go.
 //
 //   PieceList | Piece ... | the data of all pieces, one after the other
+//
+// None overlap, so that their data is no longer than the room.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +24,8 @@ struct Piece {
   std::uint64_t length;
 };
 inline constexpr std::size_t kMostPieces = 4096;
+// What comes with the data at most.
+inline constexpr std::size_t kPiecesBytes = sizeof(PieceList) + (kMostPieces + 1) * sizeof(Piece);
 
 // What a server has written.
 struct Written {

@@ -10,7 +10,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <mutex>
+#include <new>
+#include <utility>
 
+#include "process/per_thread.hpp"
 #include "process/process.hpp"
 
 namespace farcall::message {
@@ -26,14 +30,14 @@ struct Own {
 };
 thread_local Own own;
 
-// What the thread gets back when it has answered.
-struct Before {
-  bool raised = false;
-  int policy = 0;
-  sched_param parameters{};
-  int nice = 0;
+// What the thread has been lent, and gives back when it ends: its number may be another's then.
+thread_local Lent* lent = nullptr;
+struct Borrowed {
+  ~Borrowed() {
+    if (lent != nullptr) std::exchange(lent, nullptr)->give_back();
+  }
+  std::shared_ptr<Lent> kept;
 };
-thread_local Before before;
 
 // 0: there is no such thread.
 int priority_of(pid_t thread) noexcept {
@@ -68,6 +72,8 @@ pid_t own_thread() noexcept {
 
 std::uint8_t own_priority() noexcept {
   refresh();
+  if (lent != nullptr && lent->over()) [[unlikely]]
+    disinherit();
   if (own.priority == 0) [[unlikely]]
     own.priority = static_cast<std::uint8_t>(std::clamp(priority_of(own.thread), 1, kDeadline));
   return own.priority;
@@ -92,38 +98,63 @@ std::uint8_t bounded_priority(std::uint8_t claimed, const Credentials& sender,
   return static_cast<std::uint8_t>(std::clamp<int>(known, kNormalPriority, claimed));
 }
 
-void inherit(std::uint8_t priority, pid_t process, pid_t thread) noexcept {
+Lent::Lent() noexcept
+    : generation_(process::generation()),
+      thread_(own_thread()),
+      policy_(::sched_getscheduler(thread_)) {
+  if (policy_ < 0 || ::sched_getparam(thread_, &parameters_) != 0) policy_ = -1;
+  nice_ = ::getpriority(PRIO_PROCESS, static_cast<id_t>(thread_));
+}
+
+bool Lent::raise(int priority) noexcept {
+  if (policy_ < 0) return false;
+  bool done = false;
+  if (priority > kRealTime) {
+    const sched_param raised{.sched_priority = std::min(priority - kRealTime, 99)};
+    done = ::sched_setscheduler(thread_, SCHED_FIFO | SCHED_RESET_ON_FORK, &raised) == 0;
+  } else {
+    const int nice = kNormalPriority - priority;
+    done = ::setpriority(PRIO_PROCESS, static_cast<id_t>(thread_), nice) == 0;
+  }
+  raised_.store(done, std::memory_order_relaxed);
+  return done;
+}
+
+void Lent::give_back() noexcept {
+  const std::lock_guard guard(lock_);
+  if (!raised_.exchange(false, std::memory_order_relaxed)) return;
+  // In a child it is the thread that has forked.
+  const pid_t thread = generation_ == process::generation() ? thread_ : own_thread();
+  // Who may not raise priorities by itself may not take this flag away either, only keep it.
+  if (::sched_setscheduler(thread, policy_, &parameters_) != 0)
+    ::sched_setscheduler(thread, policy_ | SCHED_RESET_ON_FORK, &parameters_);
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(thread), nice_);
+}
+
+std::shared_ptr<Lent> inherit(std::uint8_t priority, pid_t process, pid_t thread) noexcept {
   disinherit();
   const int mine = own_priority();
-  if (priority <= mine || !is_thread_of(thread, process)) return;
+  if (priority <= mine || !is_thread_of(thread, process)) return nullptr;
   const int wanted = std::min<int>(priority, priority_of(thread));
-  if (wanted <= mine) return;
-  const pid_t self = own_thread();
-  Before now;
-  now.policy = ::sched_getscheduler(self);
-  if (now.policy < 0 || ::sched_getparam(self, &now.parameters) != 0) return;
-  now.nice = ::getpriority(PRIO_PROCESS, static_cast<id_t>(self));
-  if (wanted > kRealTime) {
-    const sched_param raised{.sched_priority = std::min(wanted - kRealTime, 99)};
-    now.raised = ::sched_setscheduler(self, SCHED_FIFO | SCHED_RESET_ON_FORK, &raised) == 0;
-  } else {
-    now.raised =
-        ::setpriority(PRIO_PROCESS, static_cast<id_t>(self), kNormalPriority - wanted) == 0;
+  if (wanted <= mine) return nullptr;
+  try {
+    Borrowed& borrowed = process::PerThread<Borrowed>::get();
+    auto fresh = std::make_shared<Lent>();
+    if (!fresh->raise(wanted)) return nullptr;
+    borrowed.kept = fresh;
+    lent = fresh.get();
+    own.priority = static_cast<std::uint8_t>(wanted);  // what it sends meanwhile has it, too
+    return fresh;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
   }
-  if (!now.raised) return;
-  before = now;
-  own.priority = static_cast<std::uint8_t>(wanted);  // what it sends meanwhile has it, too
 }
 
 void disinherit() noexcept {
-  if (!before.raised) [[likely]]
+  if (lent == nullptr) [[likely]]
     return;
-  before.raised = false;
-  const pid_t self = own_thread();
-  // Who may not raise priorities by itself may not take this flag away either, only keep it.
-  if (::sched_setscheduler(self, before.policy, &before.parameters) != 0)
-    ::sched_setscheduler(self, before.policy | SCHED_RESET_ON_FORK, &before.parameters);
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(self), before.nice);
+  std::exchange(lent, nullptr)->give_back();
+  if (Borrowed* const borrowed = process::PerThread<Borrowed>::made()) borrowed->kept = nullptr;
   own.priority = 0;
 }
 

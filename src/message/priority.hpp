@@ -7,11 +7,14 @@
 //   140        SCHED_DEADLINE
 #pragma once
 
+#include <sched.h>
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "farcall/socket.hpp"
+#include "process/process_mutex.hpp"
 
 namespace farcall::message {
 
@@ -33,9 +36,29 @@ bool is_thread_of(pid_t thread, pid_t process) noexcept;
 std::uint8_t bounded_priority(std::uint8_t claimed, const Credentials& sender,
                               pid_t thread) noexcept;
 
+// What a client lends to the thread that has received its message.
+class Lent {
+ public:
+  Lent() noexcept;
+  // By any thread: that one runs with its own priority again, unless it does already.
+  void give_back() noexcept;
+  [[nodiscard]] bool over() const noexcept { return !raised_.load(std::memory_order_relaxed); }
+  // By that thread. False: it may not.
+  bool raise(int priority) noexcept;
+
+ private:
+  std::uint64_t generation_;
+  pid_t thread_;
+  int policy_;
+  sched_param parameters_{};
+  int nice_ = 0;
+  process::ProcessMutex lock_;  // while it is held the thread has not ended
+  std::atomic<bool> raised_{false};
+};
+
 // The calling thread runs from now on at least with what that client says to have and, as the
-// kernel knows it, has; as far as this process is permitted to do that.
-void inherit(std::uint8_t priority, pid_t process, pid_t thread) noexcept;
+// kernel knows it, has; as far as this process is permitted to do that. Null: as before.
+std::shared_ptr<Lent> inherit(std::uint8_t priority, pid_t process, pid_t thread) noexcept;
 // It runs with its own priority again.
 void disinherit() noexcept;
 

@@ -113,11 +113,17 @@ class SharedPendingReply final : public PendingReply {
   std::size_t write(std::size_t offset, Buffers from) override;
   [[nodiscard]] bool is_of(const Channel& that) const noexcept override;
   void done() noexcept override;
+  // The thread that has received it has its own priority again.
+  void give_back() noexcept {
+    if (lent) [[unlikely]]
+      std::exchange(lent, nullptr)->give_back();
+  }
 
   SharedChannel& channel;
   Incoming incoming;
   std::size_t room = 0;
   const Receiver* received_by = nullptr;
+  std::shared_ptr<Lent> lent;
   // Which message it is, for unblocking: the connection's number, the origin. Written (release)
   // while it has no id: who reads (acquire) what belongs to the next message sees the id gone, too.
   std::atomic<std::int64_t> connection{0};

@@ -391,14 +391,13 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedPendingReply& pen
   pending.origin.store(incoming.origin(), std::memory_order_release);
   pending.process.store(process, std::memory_order_relaxed);
   pending.priority.store(priority, std::memory_order_relaxed);
-  if ((flags_ & FARCALL_INHERIT) != 0) inherit(priority, process, thread);
+  if ((flags_ & FARCALL_INHERIT) != 0) pending.lent = inherit(priority, process, thread);
   return pending.give_id();
 }
 
 bool SharedChannel::answer(SharedPendingReply& pending, std::span<const std::byte> data,
                            std::int64_t status, bool coming_back) {
   Receiver& self = receiver(&pending);
-  if (!coming_back) disinherit();
   Outcome outcome = Outcome::peer_gone;
   {
     // A short answer passes no point of cancellation.
@@ -455,7 +454,10 @@ void SharedChannel::close() noexcept {
   }
   // Those that had been received are not answered any more.
   for (SharedPendingReply* pending : waiting)
-    if (pending->take_id()) pending->incoming = Incoming();
+    if (pending->take_id()) {
+      pending->incoming = Incoming();
+      pending->give_back();
+    }
   const std::lock_guard guard(pulses_lock_);
   for (auto& [user, his] : pulses_of_) his.pulses.clear();
 }

@@ -163,13 +163,14 @@ void SharedConnection::close() noexcept {
   if (death_) death_->stop();
   death_ = nullptr;
   pulses_.reset();
-  client_.retire();
   given_up_ = give_up(branch_, maker_);
+  client_.close();
 }
 
 int SharedConnection::send(Sending& sending, Deadline deadline) {
   // Who sends to a server that always answers at once may never come to sleep.
   ::pthread_testcancel();
+  process::notice_changed_credentials();
   const std::size_t room = size_of(sending.room);
   const Gathered message(sending.message);
   message_number = (message_number + 1) & 3;
@@ -198,6 +199,7 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
   }
   CallResults results;
   results.apart = kPieces;
+  results.most = room + kPiecesBytes;
   std::vector<std::byte> scratch;
   if (sending.room.size() == 1) {
     results.buffer = bytes_of(sending.room.front());

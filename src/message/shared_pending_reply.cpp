@@ -10,6 +10,7 @@ bool SharedPendingReply::is_of(const Channel& that) const noexcept { return &cha
 
 void SharedPendingReply::done() noexcept {
   written_.clear();
+  give_back();
   channel.give_back(*this);
 }
 

@@ -16,8 +16,6 @@
 namespace farcall::process {
 namespace {
 
-constexpr std::size_t kBytesPerUser = std::size_t{256} << 20;
-
 struct Account {
   std::unordered_map<uid_t, std::size_t> users;
   std::size_t others = 0;  // all but this process's own user and root

@@ -19,6 +19,9 @@ bool is_own(uid_t user) noexcept;
 // How many descriptors this process may have.
 std::size_t descriptor_table() noexcept;
 
+// What one user who is neither this process's own nor root may hold, where nobody has said another.
+inline constexpr std::size_t kBytesPerUser = std::size_t{256} << 20;
+
 // Something held for a user, given back when it goes. Empty: nothing was granted.
 class Charge {
  public:

@@ -22,6 +22,7 @@ namespace farcall::process {
 
 constinit detail::WipedInChildren detail::wiped{};
 constinit std::atomic<std::uint64_t> detail::credentials{1};
+constinit std::atomic<bool> detail::credentials_told{false};
 
 namespace {
 
@@ -348,5 +349,17 @@ bool catches_uncounted_signals() noexcept {
 }
 
 void forget_credentials() noexcept { detail::credentials.fetch_add(1, std::memory_order_relaxed); }
+
+void tell_of_changed_credentials() noexcept {
+  detail::credentials_told.store(true, std::memory_order_relaxed);
+}
+
+void detail::compare_credentials() noexcept {
+  // The effective ids when it was last looked. None has them all set.
+  static constinit std::atomic<std::uint64_t> last{UINT64_MAX};
+  const std::uint64_t now = std::uint64_t{::geteuid()} << 32 | ::getegid();
+  if (last.load(std::memory_order_relaxed) == now) return;
+  if (last.exchange(now, std::memory_order_relaxed) != UINT64_MAX) forget_credentials();
+}
 
 }  // namespace farcall::process

@@ -23,6 +23,8 @@ struct alignas(65'536) WipedInChildren {
 };
 extern WipedInChildren wiped;
 extern std::atomic<std::uint64_t> credentials;
+extern std::atomic<bool> credentials_told;
+void compare_credentials() noexcept;
 std::uint64_t begin_generation() noexcept;
 }  // namespace detail
 
@@ -147,6 +149,14 @@ void forget_credentials() noexcept;
 // Changes with every forget_credentials().
 inline std::uint64_t credentials_epoch() noexcept {
   return detail::credentials.load(std::memory_order_relaxed);
+}
+// From now on all who change them say so, system calls of the program's own apart.
+void tell_of_changed_credentials() noexcept;
+// Before they matter: forgets those of another effective user or group than the process has now.
+// Two system calls, where nobody else tells of changes.
+inline void notice_changed_credentials() noexcept {
+  if (!detail::credentials_told.load(std::memory_order_relaxed)) [[unlikely]]
+    detail::compare_credentials();
 }
 
 }  // namespace farcall::process

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a client keeps from one call to the next, and what it says of a call that failed.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -352,19 +353,47 @@ TEST(Client, WithoutDescriptorsForASessionIsToldSo) {
   });
 }
 
-TEST(AsyncCall, BringsItsWordHoweverItIsSent) {
+TEST(AsyncCall, BringsAllThatItWasGivenHoweverItIsSent) {
   std::atomic<std::int32_t> word{0};
+  std::atomic<int> priority{0};
+  std::atomic<std::uint32_t> origin{0};
+  std::atomic<int> written{0};
   Server server([&](ServerThread& thread, Incoming& incoming) {
     word = incoming.word();
+    priority = incoming.priority();
+    origin = incoming.origin();
+    for (const UniqueFd& fd : incoming.descriptors())
+      if (::write(fd.get(), "x", 1) == 1) ++written;
     thread.reply(incoming, {});
   });
   Client client(server.port.descriptor());
-  for (const std::int32_t sent : {7, -8}) {  // at once only where there is a session
-    AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = {}, .word = sent});
+  for (const int sent : {7, 8}) {  // at once only where there is a session
+    UniqueFd file(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    const int number = file.get();
+    AsyncCall call(client, {.data = bytes_of("hello"),
+                            .descriptors = std::span(&number, 1),
+                            .word = -sent,
+                            .priority = static_cast<std::uint8_t>(sent),
+                            .origin = static_cast<std::uint32_t>(sent) << 16});
+    file.reset();  // it stays the caller's
     CallResults results;
+    written = 0;
     EXPECT_EQ(call.take(results, before_long(), SignalCount::now()), Outcome::ok);
-    EXPECT_EQ(word, sent);
+    EXPECT_EQ(word, -sent);
+    EXPECT_EQ(priority, sent);
+    EXPECT_EQ(origin, static_cast<std::uint32_t>(sent) << 16);
+    EXPECT_EQ(written, 1);
   }
+}
+
+TEST(AsyncCall, RefusesMoreDescriptorsThanACallMayHave) {
+  Server server;
+  Client client(server.port.descriptor());
+  const std::vector<int> many(kCallDescriptors + 1, STDIN_FILENO);
+  EXPECT_EQ(failure_of([&] {
+              const AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = many});
+            }),
+            ENFILE);
 }
 
 TEST(AsyncCall, WithoutADescriptorForTheServersAnswerIsToldSo) {

@@ -28,6 +28,7 @@ using door::test::kCountsSignals;
 using door::test::kPatience;
 using door::test::kSlow;
 using door::test::now_ns;
+using door::test::over_module;
 using door::test::Shared;
 using door::test::stop_process;
 

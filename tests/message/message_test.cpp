@@ -162,6 +162,30 @@ TEST(Message, NoMoreIsRepliedThanThereIsRoomFor) {
   EXPECT_EQ(buffer, "abcd......");
 }
 
+// However much it writes, no more is sent than there is room for.
+TEST(Message, WhatIsWrittenAgainAndAgainIsSentOnce) {
+  constexpr std::size_t kOffset = 400'000;
+  constexpr std::size_t kPart = 600'000;
+  Channel channel;
+  std::string buffer(kOffset + kPart, '.');
+  auto client = std::async(std::launch::async, [&] {
+    return farcall_send(channel.connection, "x", 1, buffer.data(), buffer.size());
+  });
+  const Message message = receive(channel.id);
+  for (const char letter : {'a', 'b', 'c', 'd'}) {
+    const std::string part(kPart, letter);
+    EXPECT_EQ(farcall_write(message.id, kOffset, part.data(), kPart), static_cast<ssize_t>(kPart));
+  }
+  EXPECT_EQ(farcall_write(message.id, kOffset - 10, "0123456789xyz", 13), 13);
+  EXPECT_EQ(answer(message.id, 7, "reply"), 0);
+  EXPECT_EQ(client.get(), 7);
+  std::string expected(kOffset + kPart, '.');
+  expected.replace(0, 5, "reply");
+  expected.replace(kOffset, kPart, kPart, 'd');
+  expected.replace(kOffset - 10, 13, "0123456789xyz");
+  EXPECT_TRUE(buffer == expected);
+}
+
 TEST(Message, TheKernelSaysWhoSends) {
   Channel channel;
   Child child([&] { EXPECT_EQ(send(channel.connection, "x").status, 0); });

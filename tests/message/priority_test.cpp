@@ -147,13 +147,126 @@ void expect_inherited(int client_nice, int server_nice) {
   client.join();
 }
 
-TEST(MessagePriority, WhoServesInheritsItUntilTheAnswer) {
-  // Who is nice cannot always become less so again.
+// Who is nice cannot always become less so again.
+bool may_raise_priority() {
   const int before = ::getpriority(PRIO_PROCESS, 0);
-  if (::setpriority(PRIO_PROCESS, 0, before - 1) != 0) GTEST_SKIP() << "no permission to raise it";
+  if (::setpriority(PRIO_PROCESS, 0, before - 1) != 0) return false;
   ::setpriority(PRIO_PROCESS, 0, before);
+  return true;
+}
+
+TEST(MessagePriority, WhoServesInheritsItUntilTheAnswer) {
+  if (!may_raise_priority()) GTEST_SKIP() << "no permission to raise it";
   expect_inherited(2, 8);
   expect_inherited(8, 2);
+}
+
+TEST(MessagePriority, WhoeverAnswersEndsTheInheritanceOfWhoHasReceived) {
+  if (!may_raise_priority()) GTEST_SKIP() << "no permission to raise it";
+  constexpr int kClient = 2;
+  constexpr int kServer = 8;
+  Channel channel(FARCALL_INHERIT);
+  std::deque<std::thread> clients;
+  for (int i = 0; i < 2; ++i)
+    clients.emplace_back([&] {
+      be_nice(kClient);
+      EXPECT_EQ(send(channel.connection, "x").status, 0);
+    });
+  struct Serving {
+    Event received;
+    Event go;
+    Event gone;
+    Event end;
+    Message message;
+    pid_t thread = 0;
+    int priority = 0;
+    std::thread runs;
+  };
+  std::array<Serving, 2> servers;
+  for (Serving& self : servers) {
+    self.runs = std::thread([&] {
+      self.thread = static_cast<pid_t>(::syscall(SYS_gettid));
+      be_nice(kServer);
+      self.message = receive(channel.id);
+      self.received.happens();
+      EXPECT_TRUE(self.go.wait());
+      self.priority = farcall_priority();
+      self.gone.happens();
+      EXPECT_TRUE(self.end.wait());
+    });
+    ASSERT_TRUE(self.received.wait());
+  }
+  const auto nice = [](const Serving& of) {
+    return ::getpriority(PRIO_PROCESS, static_cast<id_t>(of.thread));
+  };
+  EXPECT_EQ(nice(servers[0]), kClient);
+  EXPECT_EQ(nice(servers[1]), kClient);
+  EXPECT_EQ(answer(servers[0].message.id, 0), 0);
+  EXPECT_EQ(nice(servers[0]), kServer);
+  EXPECT_EQ(nice(servers[1]), kClient);
+  for (Serving& self : servers) {
+    self.go.happens();
+    EXPECT_TRUE(self.gone.wait());
+  }
+  EXPECT_EQ(servers[0].priority, 20 - kServer);
+  // The module raises it unseen by the library.
+  EXPECT_EQ(servers[1].priority, 20 - (over_module() ? kServer : kClient));
+  EXPECT_EQ(answer(servers[1].message.id, 0), 0);
+  for (Serving& self : servers) {
+    self.end.happens();
+    self.runs.join();
+  }
+  for (std::thread& client : clients) client.join();
+}
+
+TEST(MessagePriority, WhoAnswersForAnotherKeepsWhatItHasInherited) {
+  if (!may_raise_priority()) GTEST_SKIP() << "no permission to raise it";
+  constexpr int kClient = 2;
+  constexpr int kServer = 8;
+  Channel channel(FARCALL_INHERIT);
+  std::deque<std::thread> clients;
+  for (int i = 0; i < 2; ++i)
+    clients.emplace_back([&] {
+      be_nice(kClient);
+      EXPECT_EQ(send(channel.connection, "x").status, 0);
+    });
+  Message other;
+  Event received;
+  Event done;
+  std::thread another([&] {
+    other = receive(channel.id);
+    received.happens();
+    EXPECT_TRUE(done.wait());
+  });
+  ASSERT_TRUE(received.wait());
+  std::thread([&] {
+    const auto nice = [] {
+      return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)));
+    };
+    be_nice(kServer);
+    const Message message = receive(channel.id);
+    EXPECT_EQ(nice(), kClient);
+    EXPECT_EQ(answer(other.id, 0), 0);
+    EXPECT_EQ(nice(), kClient);
+    EXPECT_EQ(answer(message.id, 0), 0);
+    EXPECT_EQ(nice(), kServer);
+  }).join();
+  done.happens();
+  another.join();
+  for (std::thread& client : clients) client.join();
+}
+
+TEST(MessagePriority, WhoseThreadHasEndedIsAnsweredByAnother) {
+  if (!may_raise_priority()) GTEST_SKIP() << "no permission to raise it";
+  Channel channel(FARCALL_INHERIT);
+  std::thread client([&] { EXPECT_EQ(send(channel.connection, "x").status, 0); });
+  Message message;
+  std::thread([&] {
+    be_nice(8);
+    message = receive(channel.id);
+  }).join();
+  EXPECT_EQ(answer(message.id, 0), 0);
+  client.join();
 }
 
 TEST(MessagePriority, ARealTimeClientIsServedInRealTime) {

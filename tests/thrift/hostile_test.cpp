@@ -4,12 +4,14 @@
 // client is accepted all the same.
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <new>
 
 #include "door/lingering.hpp"
+#include "farcall/limits.h"
 #include "farcall/socket.hpp"
 #include "protocol.hpp"
 #include "thrift/server.hpp"
@@ -141,6 +143,96 @@ TEST(ThriftHostile, ACallThatThereIsNoMemoryForEndsNoServer) {
   set_message_timeout(kPatience);
   EXPECT_THROW((void)MessageConnection(server.name).send(call), std::system_error);
   server.expect_service();
+}
+
+// One connection of a stranger's, who keeps all that the server sends.
+TEST(ThriftHostile, HellosOfAStrangerLeaveRoomForOthers) {
+  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  constexpr rlim_t kTable = 512;
+  const std::string name = unique_name();
+  const Shared<Event> ready;
+  const Child server([&] {
+    const rlimit table{.rlim_cur = kTable, .rlim_max = kTable};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &table), 0);
+    TFarcallServerTransport listening(name, 0666);
+    listening.listen();
+    ready->happens();
+    for (std::vector<std::shared_ptr<TTransport>> all;;) all.push_back(listening.accept());
+  });
+  ASSERT_TRUE(ready->wait());
+  const Shared<Event> done;
+  const Shared<Event> tried;
+  const Shared<std::atomic<int>> taken;
+  Child stranger([&] {
+    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    const MessageConnection connection("0/" + name);
+    std::vector<UniqueFd> kept;
+    for (rlim_t i = 0; i < kTable / 4; ++i) {
+      auto [mine, theirs] = socket_pair();
+      if (hand_over(connection, kHello, theirs.get()) == 0) ++*taken;
+      kept.push_back(std::move(mine));
+    }
+    done->happens();
+    EXPECT_TRUE(tried->wait());
+  });
+  EXPECT_TRUE(done->wait());
+  EXPECT_GT(*taken, 1);
+  EXPECT_LT(*taken, static_cast<int>(kTable / 16));
+  for (int i = 0; i < 4; ++i) {
+    TFarcallTransport client(name);
+    client.setTimeout(kPatience);
+    EXPECT_NO_THROW(client.open());
+  }
+  tried->happens();
+  EXPECT_EQ(stranger.join(), 0);
+}
+
+// What a server answers a call with whose client has room for the length of the reply alone; -1:
+// with an errno.
+int status_of_call(const std::string& name, std::vector<MessageConnection>& kept) {
+  auto [mine, theirs] = socket_pair();
+  if (hand_over(MessageConnection(name), kHello, theirs.get()) != 0) return -1;
+  auto answer = receive_fd_message(mine.get(), Deadline::after(kPatience));
+  if (!answer || answer->descriptors.size() != 1) return -1;
+  kept.emplace_back(farcall_adopt(answer->descriptors[0].release()));
+  std::uint64_t length = 0;
+  set_message_timeout(kPatience);
+  return farcall_send(kept.back().number(), "x", 1, &length, sizeof length);
+}
+
+TEST(ThriftHostile, RepliesThatAStrangerDoesNotTakeAreBounded) {
+  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  constexpr std::size_t kReply = std::size_t{1} << 20;
+  constexpr int kMost = 3;
+  const std::string name = unique_name();
+  const Shared<Event> ready;
+  const Child server([&] {
+    farcall_limits limits{};
+    limits.size = sizeof limits;
+    limits.bytes_per_user = kMost * kReply;
+    ASSERT_EQ(farcall_limits_set(&limits), 0);
+    TFarcallServerTransport listening(name, 0666);
+    listening.listen();
+    ready->happens();
+    const std::vector<std::uint8_t> reply(kReply);
+    for (std::vector<std::shared_ptr<TTransport>> all;;) {
+      all.push_back(listening.accept());
+      std::uint8_t byte = 0;
+      if (all.back()->read(&byte, 1) != 1) continue;
+      all.back()->write(reply.data(), kReply);
+      all.back()->flush();
+    }
+  });
+  ASSERT_TRUE(ready->wait());
+  Child stranger([&] {
+    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    std::vector<MessageConnection> kept;
+    for (int i = 0; i < kMost; ++i) EXPECT_EQ(status_of_call("0/" + name, kept), kLonger);
+    EXPECT_EQ(status_of_call("0/" + name, kept), -1);
+  });
+  EXPECT_EQ(stranger.join(), 0);
+  std::vector<MessageConnection> kept;
+  for (int i = 0; i <= kMost; ++i) EXPECT_EQ(status_of_call(name, kept), kLonger);
 }
 
 TEST(ThriftHostile, WhatIsNoConnectionIsClosedByWhoOpens) {

@@ -9,9 +9,11 @@
 #include <cstring>
 
 #include "farcall/error.hpp"
+#include "farcall/limits.h"
 #include "farcall/socket.hpp"
 #include "farcall/thrift/transport.hpp"
 #include "one_way.hpp"
+#include "process/ledger.hpp"
 #include "protocol.hpp"
 #include "within.hpp"
 
@@ -43,6 +45,19 @@ void answer(ReceivedMessage& message, std::span<const std::byte> data, int statu
     (void)farcall_error(id, errno);
 }
 
+// What a client of another user's makes this process hold. A channel of its own, two connections to
+// it and what tells of pulses are 9 descriptors; they count twice, for the library of messages
+// keeps accounts of its own, in which the same users may hold as much again.
+process::Charge charged(process::Resource resource, uid_t user, std::size_t amount) noexcept {
+  if (process::is_own(user)) return process::Charge::exempt();
+  farcall_limits limits{};
+  limits.size = sizeof limits;
+  (void)farcall_limits_get(&limits);
+  const bool bytes = resource == process::Resource::bytes;
+  return {resource, user, amount, bytes ? limits.bytes_per_user : limits.descriptors_per_user};
+}
+constexpr std::size_t kDescriptors = std::size_t{2} * 9;
+
 // Those that are no streams of this machine may be long in all that is done with them.
 void check_stream(int fd) {
   const auto option = [fd](int name) {
@@ -63,6 +78,8 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
   explicit Accepted(std::chrono::milliseconds timeout, const farcall_info& client)
       : MessageTransport(nullptr),
         timeout_(timeout),
+        user_(client.uid),
+        descriptors_(room_for(client.uid)),
         origin_("pid " + std::to_string(client.pid) + " uid " + std::to_string(client.uid)),
         channel_(FARCALL_DISCONNECT),
         own_(channel_.connect()),
@@ -82,16 +99,8 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
 
   void flush() override {
     const auto reply = written();
-    if (message_) {
-      if (reply.size() <= message_.info().room) {
-        answer(message_, reply, kWhole);
-      } else {
-        // The client comes again with more room.
-        longer_.assign(reply.begin(), reply.end());
-        const std::uint64_t length = longer_.size();
-        answer(message_, std::as_bytes(std::span(&length, 1)), kLonger);
-      }
-    }
+    if (message_ && reply.size() > message_.info().room) return keep(reply.size());
+    if (message_) answer(message_, reply, kWhole);
     forget_written();
   }
 
@@ -116,21 +125,26 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
         if (told(info)) continue;
         break;
       }
-      if (info.length == 0) {
-        send_longer();
-        continue;
-      }
-      if (take(info)) return true;
+      if (info.length == 0 && message_) answer(message_, written(), kWhole);
+      kept_ = {};
+      forget_written();
+      if (info.length != 0 && take(info)) return true;
     }
     return false;
   }
 
  private:
-  void send_longer() {
-    if (!message_) return;
-    answer(message_, std::as_bytes(std::span(longer_)), kWhole);
-    longer_.clear();
-    longer_.shrink_to_fit();
+  static process::Charge room_for(uid_t user) {
+    process::Charge held = charged(process::Resource::descriptors, user, kDescriptors);
+    if (!held) throw SystemError(EAGAIN, "too many clients of one user");
+    return held;
+  }
+  // What is written is for the client that comes again with more room, if that is what comes next.
+  void keep(std::uint64_t length) {
+    kept_ = charged(process::Resource::bytes, user_, length);
+    if (kept_) return answer(message_, std::as_bytes(std::span(&length, 1)), kLonger);
+    (void)farcall_error(message_.release(), ENOMEM);
+    forget_written();
   }
   // False: the client has gone.
   bool told(const farcall_info& pulse) {
@@ -169,12 +183,14 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
   }
 
   const std::chrono::milliseconds timeout_;
+  const uid_t user_;
+  const process::Charge descriptors_;
   const std::string origin_;
   MessageChannel channel_;
   MessageConnection own_;
   const int interrupts_;
   ReceivedMessage message_;
-  std::vector<std::byte> longer_;
+  process::Charge kept_;  // a reply that was too long
   std::atomic<bool> open_{true};
 };
 

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Replies that are longer than their client wants them, or has time for.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <array>
+
+#include "call/limits.hpp"
+#include "call/server.hpp"
+#include "door/child.hpp"
+
+namespace farcall::call::test {
+namespace {
+
+using namespace std::chrono_literals;
+using door::test::in_child;
+using door::test::kNobody;
+using farcall::test::ask;
+using farcall::test::Server;
+
+constexpr std::size_t kLong = std::size_t{4} << 20;
+
+Deadline before_long() { return Deadline::after(20s); }
+
+void reply_at_length(ServerThread& thread, Incoming& incoming) {
+  const std::vector<std::byte> reply(static_cast<std::size_t>(incoming.word()), std::byte{1});
+  thread.reply(incoming, reply);
+}
+
+CallArguments asking_for(std::size_t bytes) {
+  return {.data = {}, .descriptors = {}, .word = static_cast<std::int32_t>(bytes)};
+}
+
+TEST(Reply, LongerThanItsClientTakesIsGivenNoMemory) {
+  Server server(reply_at_length);
+  Client client(server.port.descriptor());
+  std::array<std::byte, 100> buffer;
+  CallResults results;
+  results.buffer = buffer;
+  results.most = kLong - 1;
+  EXPECT_EQ(client.call(asking_for(kLong), results, before_long()), Outcome::broken);
+  EXPECT_FALSE(results.large);
+  EXPECT_EQ(client.call(asking_for(kLong - 1), results, before_long()), Outcome::ok);
+  EXPECT_TRUE(results.large);
+}
+
+// What is written to one's own buffer costs nothing.
+TEST(Reply, OfAStrangersServerIsGivenNoMoreMemoryThanAUserMayHave) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  in_child([] {
+    farcall_limits limits{};
+    limits.size = sizeof limits;
+    limits.bytes_per_user = kLong - 1;
+    ASSERT_EQ(set_limits(&limits), 0);
+    ASSERT_EQ(::seteuid(kNobody), 0);
+    Server server(reply_at_length);
+    const int port = server.port.descriptor();
+    ASSERT_EQ(::seteuid(0), 0);
+    Client client(port);
+    CallResults results;
+    EXPECT_EQ(client.call(asking_for(kLong), results, before_long()), Outcome::too_big);
+    EXPECT_FALSE(results.large);
+    EXPECT_EQ(client.call(asking_for(kLong - 1), results, before_long()), Outcome::ok);
+    EXPECT_TRUE(results.large);
+    std::vector<std::byte> buffer(kLong);
+    results.buffer = buffer;
+    EXPECT_EQ(client.call(asking_for(kLong), results, before_long()), Outcome::ok);
+    EXPECT_EQ(results.data.size(), kLong);
+  });
+}
+
+std::span<std::byte> guarded;
+std::atomic<std::int64_t> until{0};
+
+// Who first touches the buffer waits.
+void on_touch(int) {
+  while (monotonic_ns() < until) ::usleep(1000);
+  ::mprotect(guarded.data(), guarded.size(), PROT_READ | PROT_WRITE);
+}
+
+TEST(Reply, IsCopiedNoLongerThanItsClientHasTime) {
+  in_child([] {
+    constexpr std::size_t kBytes = std::size_t{64} << 20;
+    Server server(reply_at_length);
+    Client client(server.port.descriptor());
+    const Mapping memory(
+        ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+        kBytes);
+    guarded = {memory.data(), kBytes};
+    struct sigaction action {};
+    action.sa_handler = on_touch;
+    ASSERT_EQ(::sigaction(SIGSEGV, &action, nullptr), 0);
+    CallResults results;
+    results.buffer = guarded;
+    const Deadline deadline = Deadline::after(2s * door::test::kSlow);
+    until = deadline.at() + 1'000'000;
+    EXPECT_EQ(client.call(asking_for(kBytes), results, deadline), Outcome::timed_out);
+    EXPECT_TRUE(Client::dispatched());
+    // Another call is answered as ever.
+    EXPECT_EQ(client.call(asking_for(kBytes), results, before_long()), Outcome::ok);
+    EXPECT_EQ(results.data.size(), kBytes);
+    EXPECT_EQ(results.data.back(), std::byte{1});
+  });
+}
+
+}  // namespace
+}  // namespace farcall::call::test
