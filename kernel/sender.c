@@ -133,7 +133,7 @@ static int await_end(struct stplr_call *call, ktime_t deadline, bool *delivered)
 	bool leaves, ended;
 
 	do {
-		err = stplr_waiter_wait(&call->sender, mode, deadline);
+		err = stplr_waiter_wait(&call->sender, mode | TASK_FREEZABLE, deadline);
 		/* Pairs with the release of whoever settled it: what it was settled to is seen. */
 		if (likely(smp_load_acquire(&call->settled))) {
 			*delivered = call->taker != NULL;
@@ -239,6 +239,7 @@ int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadl
 	if (err)
 		return err;
 	stplr_waker_run(&waker, true);
+	/* Not to be frozen: it may have the lock of the message, and does not wait for long. */
 	err = stplr_waiter_wait(&ask->waiter, TASK_KILLABLE, deadline);
 	spin_lock(&port->lock);
 	if (call->ask == ask)
