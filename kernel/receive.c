@@ -154,11 +154,11 @@ static noinline int hand_out_with_files(struct receiving *receiving, struct stpl
 	struct stplr_message *message = stplr_message_of(call);
 	const u32 count = receiving->arguments.file_count;
 	struct stplr_user *owner = message->user;
-	s32 fds[STPLR_FILES_MAX];
+	struct stplr_given given[STPLR_FILES_MAX];
 	int err, peer_error = 0;
 
 	err = stplr_files_install(message->files, count, owner,
-				  u64_to_user_ptr(receiving->arguments.files), fds, &peer_error);
+				  u64_to_user_ptr(receiving->arguments.files), given, &peer_error);
 	if (peer_error)
 		return drop_call(receiving->channel, call, peer_error);
 	if (err)
@@ -167,7 +167,7 @@ static noinline int hand_out_with_files(struct receiving *receiving, struct stpl
 	refcount_inc(&owner->refs);
 	err = hand_out(receiving, call);
 	if (err)
-		stplr_files_close(fds, count, owner);
+		stplr_files_close(given, count, owner);
 	stplr_user_put(owner);
 	return err;
 }

@@ -372,6 +372,7 @@ static void a_server_without_room_goes_on(void)
 	int another = new_channel(0), to_another = new_connection(another, 0);
 	pid_t files = start_files_that(0, true), stuck, other;
 	struct rlimit room;
+	long before;
 	char byte;
 
 	stuck = client_with_files(channel, connection, -1);
@@ -382,6 +383,10 @@ static void a_server_without_room_goes_on(void)
 	OK(setrlimit(RLIMIT_NOFILE, &room));
 	close(pair[1]);
 	find_no_room(channel);
+	before = bytes_of(0);
+	find_no_room(channel);
+	/* They are in the kernel until they are closed, and count. */
+	CHECK(bytes_of(0) > before);
 	find_no_room(another);
 	kill(other, SIGKILL);
 	waitpid(other, NULL, 0);
