@@ -40,6 +40,19 @@ static inline long stplr_pin_remote(struct mm_struct *mm, unsigned long start, u
 #endif
 }
 
+/*
+ * An address without what its process has in bits that the processor passes over, as maps know it, with mmap_lock
+ * held. Whatever copies or takes pages sees to that itself, and the copies need those bits to compare.
+ */
+static inline u64 stplr_untagged(struct mm_struct *mm, u64 address)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
+	return untagged_addr_remote(mm, address);
+#else
+	return untagged_addr(address);
+#endif
+}
+
 /* To read from at once: pages that are shared with other processes stay shared. */
 static inline long stplr_get_remote(struct mm_struct *mm, unsigned long start, unsigned long nr,
 				    unsigned int flags, struct page **pages)
