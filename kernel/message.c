@@ -345,8 +345,7 @@ int stplr_message_prefault(struct stplr_message *message)
 	for (i = 0; i < message->send.count; i++) {
 		const struct stplr_segment *segment = &message->send.segments[i];
 
-		if (segment->length &&
-		    fault_in_readable(u64_to_user_ptr(segment->base), segment->length))
+		if (!stplr_all_readable(segment->base, segment->length))
 			return -EFAULT;
 	}
 	return 0;

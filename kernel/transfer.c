@@ -278,7 +278,7 @@ int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, 
 	meets = (message->first || message->left) && stplr_leftovers_meet(message, offset, length, &covers);
 	if (length > (message->reply.region ? STPLR_INLINE : STPLR_BOUNCE) && (!meets || covers)) {
 		/* What cannot be read is to take nothing away of what was written before. */
-		if (fault_in_readable(u64_to_user_ptr(from), length)) {
+		if (!stplr_all_readable(from, length)) {
 			err = -EFAULT;
 			goto unlock;
 		}
