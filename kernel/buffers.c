@@ -11,6 +11,9 @@
 /* What a memory cgroup may keep for the processor that it was given back on, where no other gets at it. */
 #define SET_ASIDE (64 * PAGE_SIZE)
 
+/* After so many bytes others may have the processor. */
+#define STEP (1UL << 20)
+
 int stplr_buffers_room(struct stplr_buffers *buffers, u32 count)
 {
 	stplr_buffers_one(buffers, 0, 0);
@@ -119,6 +122,36 @@ int stplr_buffers_copy_out(const struct stplr_buffers *to, size_t offset, const 
 		index++;
 	}
 	return 0;
+}
+
+bool stplr_much_in(u8 *to, u64 from, size_t length)
+{
+	for (; length > STEP; to += STEP, from += STEP, length -= STEP) {
+		if (copy_from_user(to, u64_to_user_ptr(from), STEP))
+			return false;
+		cond_resched();
+	}
+	return !copy_from_user(to, u64_to_user_ptr(from), length);
+}
+
+bool stplr_much_out(u64 to, const u8 *from, size_t length)
+{
+	for (; length > STEP; to += STEP, from += STEP, length -= STEP) {
+		if (copy_to_user(u64_to_user_ptr(to), from, STEP))
+			return false;
+		cond_resched();
+	}
+	return !copy_to_user(u64_to_user_ptr(to), from, length);
+}
+
+bool stplr_all_readable(u64 base, size_t length)
+{
+	for (; length > STEP; base += STEP, length -= STEP) {
+		if (fault_in_readable(u64_to_user_ptr(base), STEP))
+			return false;
+		cond_resched();
+	}
+	return !length || !fault_in_readable(u64_to_user_ptr(base), length);
 }
 
 int stplr_bring(u64 base, size_t length, bool write)

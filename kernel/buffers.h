@@ -166,19 +166,48 @@ int stplr_bring(u64 base, size_t length, bool write);
  */
 int stplr_make_room(size_t bytes);
 
+/**
+ * stplr_much_in() - copy any number of the caller's bytes
+ * @to: where they go
+ * @from: where they are
+ * @length: how many
+ *
+ * Return: false: the program's memory faults.
+ */
+bool stplr_much_in(u8 *to, u64 from, size_t length);
+
+/**
+ * stplr_much_out() - copy any number of bytes to the caller
+ * @to: where they go
+ * @from: where they are
+ * @length: how many
+ *
+ * Return: false: the program's memory faults.
+ */
+bool stplr_much_out(u64 to, const u8 *from, size_t length);
+
+/**
+ * stplr_all_readable() - bring all pages of some of the caller's bytes
+ * @base: where they begin
+ * @length: how many bytes
+ *
+ * Return: false: one of them cannot be had.
+ */
+bool stplr_all_readable(u64 base, size_t length);
+
 /* False: the program's memory faults. */
 static __always_inline bool stplr_copy_in(u8 *to, u64 from, size_t length)
 {
 	if (likely(length <= STPLR_INLINE))
 		return !stplr_few_in(to, u64_to_user_ptr(from), length);
-	return !copy_from_user(to, u64_to_user_ptr(from), length);
+	return stplr_much_in(to, from, length);
 }
 
 static __always_inline bool stplr_copy_out(u64 to, const u8 *from, size_t length)
 {
 	if (likely(length <= STPLR_INLINE))
 		return !stplr_few_out(u64_to_user_ptr(to), from, length);
-	return !copy_to_user(u64_to_user_ptr(to), from, length);
+	return stplr_much_out(to, from, length);
 }
 
 #endif

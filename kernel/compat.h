@@ -40,6 +40,19 @@ static inline long stplr_pin_remote(struct mm_struct *mm, unsigned long start, u
 #endif
 }
 
+/*
+ * An address without what its process has in bits that the processor passes over, as maps know it, with mmap_lock
+ * held. Whatever copies or takes pages sees to that itself, and the copies need those bits to compare.
+ */
+static inline u64 stplr_untagged(struct mm_struct *mm, u64 address)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
+	return untagged_addr_remote(mm, address);
+#else
+	return untagged_addr(address);
+#endif
+}
+
 /* To read from at once: pages that are shared with other processes stay shared. */
 static inline long stplr_get_remote(struct mm_struct *mm, unsigned long start, unsigned long nr,
 				    unsigned int flags, struct page **pages)
@@ -76,14 +89,23 @@ static inline bool stplr_set_syscall(long number)
 #endif
 }
 
-/* Takes a descriptor of the caller's away, without a flush: filp_close() is to come. NULL: it has none. */
-static inline struct file *stplr_take_fd(unsigned int fd)
+/*
+ * Takes a descriptor of the caller's away, and what it has of the file, without a flush: filp_close() is to come.
+ * False: it is of no such file. Meanwhile it is one that somebody is about to use.
+ */
+static inline bool stplr_take_fd(unsigned int fd, const struct file *file)
 {
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
-	return file_close_fd(fd);
-#else
-	return close_fd_get_file(fd);
-#endif
+	struct files_struct *files = current->files;
+	bool is_there;
+
+	spin_lock(&files->file_lock);
+	is_there = files_lookup_fd_locked(files, fd) == file;
+	if (is_there)
+		rcu_assign_pointer(files_fdtable(files)->fd[fd], NULL);
+	spin_unlock(&files->file_lock);
+	if (is_there)
+		put_unused_fd(fd);
+	return is_there;
 }
 
 /* Tells the program of it at to, if that is not NULL; where the kernel lets modules do so, before it can be used. */
@@ -93,14 +115,12 @@ static inline int stplr_receive_fd(struct file *file, int __user *to, unsigned i
 	return receive_fd(file, to, flags);
 #else
 	int fd = receive_fd(file, flags);
-	struct file *taken;
 
 	if (fd < 0 || !to || !put_user(fd, to))
 		return fd;
 	/* The caller has a reference, so nothing is closed by this; and there is nothing to flush. */
-	taken = stplr_take_fd(fd);
-	if (taken)
-		fput(taken);
+	if (stplr_take_fd(fd, file))
+		fput(file);
 	return -EFAULT;
 #endif
 }

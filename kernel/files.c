@@ -26,17 +26,29 @@ struct batch {
 	struct file *files[];
 };
 
-static struct workqueue_struct *closing;
+/* One for each of a user's closers: only as many users as a queue takes work of could fill it. */
+static struct workqueue_struct *closing[STPLR_CLOSERS];
 
 int stplr_files_init(void)
 {
-	closing = alloc_workqueue("stplr_files", WQ_UNBOUND, WQ_MAX_ACTIVE);
-	return closing ? 0 : -ENOMEM;
+	int i;
+
+	for (i = 0; i < STPLR_CLOSERS; i++) {
+		closing[i] = alloc_workqueue("stplr_files%d", WQ_UNBOUND, WQ_MAX_ACTIVE, i);
+		if (!closing[i]) {
+			stplr_files_exit();
+			return -ENOMEM;
+		}
+	}
+	return 0;
 }
 
 void stplr_files_exit(void)
 {
-	destroy_workqueue(closing);
+	int i;
+
+	for (i = 0; i < STPLR_CLOSERS && closing[i]; i++)
+		destroy_workqueue(closing[i]);
 }
 
 /* The last reference goes here and nowhere else: the kernel's own work for that is one for all files. */
@@ -126,7 +138,7 @@ static void close_elsewhere(struct batch *batch, struct stplr_user *user)
 		closer->busy = true;
 		refcount_inc(&user->refs);
 		__module_get(THIS_MODULE);
-		queue_work(closing, &closer->work);
+		queue_work(closing[closer - of_user->closers], &closer->work);
 	}
 	spin_unlock(&of_user->lock);
 }
@@ -184,31 +196,32 @@ struct file **stplr_files_hold(const s32 *fds, u32 count)
 	return files;
 }
 
-/* Up to TAKEN of them. What is taken has to go somewhere, so there has to be room for it. */
-static void take_back(const s32 *fds, u32 count, struct stplr_user *owner)
+/*
+ * Up to TAKEN of them. What is taken has to go somewhere, so there has to be room for it; and it is the
+ * owner's until it is closed, whatever that may hold.
+ */
+static void take_back(const struct stplr_given *given, u32 count, struct stplr_user *owner)
 {
 	struct batch *batch;
-	struct file *file;
 
 	batch = kmalloc(struct_size(batch, files, TAKEN), GFP_KERNEL | __GFP_NOFAIL);
 	batch->flush = true;
-	batch->bytes = 0;
 	batch->count = 0;
-	while (count--) {
-		/* Another thread may have closed it. */
-		file = stplr_take_fd(fds[count]);
-		if (file)
-			batch->files[batch->count++] = file;
-	}
+	while (count--)
+		/* Another thread may have closed it, and opened something else there. */
+		if (stplr_take_fd(given[count].fd, given[count].file))
+			batch->files[batch->count++] = given[count].file;
+	batch->bytes = sizeof(*batch) + batch->count * STPLR_FILE_COST;
+	stplr_user_charge_anyway(owner, batch->bytes);
 	close_elsewhere(batch, owner);
 }
 
-void stplr_files_close(const s32 *fds, u32 count, struct stplr_user *owner)
+void stplr_files_close(const struct stplr_given *given, u32 count, struct stplr_user *owner)
 {
 	u32 i;
 
 	for (i = 0; i < count; i += TAKEN)
-		take_back(fds + i, min_t(u32, count - i, TAKEN), owner);
+		take_back(given + i, min_t(u32, count - i, TAKEN), owner);
 }
 
 /* What the caller has too little of, or no memory for; all else is that it may not have the file. */
@@ -228,17 +241,19 @@ s32 stplr_files_install_one(struct file *file, s32 __user *user, unsigned int fl
 }
 
 int stplr_files_install(struct file **files, u32 count, struct stplr_user *owner,
-			s32 __user *user, s32 *fds, int *peer_error)
+			s32 __user *user, struct stplr_given *given, int *peer_error)
 {
+	s32 fd;
 	u32 i;
 
 	*peer_error = 0;
 	for (i = 0; i < count; i++) {
-		fds[i] = stplr_files_install_one(files[i], user + i, O_CLOEXEC, peer_error);
-		if (fds[i] >= 0)
-			continue;
-		stplr_files_close(fds, i, owner);
-		return *peer_error ? 0 : fds[i];
+		fd = stplr_files_install_one(files[i], user + i, O_CLOEXEC, peer_error);
+		if (fd < 0) {
+			stplr_files_close(given, i, owner);
+			return *peer_error ? 0 : fd;
+		}
+		given[i] = (struct stplr_given){ fd, files[i] };
 	}
 	return 0;
 }

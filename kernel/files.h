@@ -32,6 +32,12 @@ struct stplr_closing {
 	struct stplr_closer closers[STPLR_CLOSERS];
 };
 
+/* A descriptor that the caller was given. The file is only compared: the descriptor may be another's by now. */
+struct stplr_given {
+	s32 fd;
+	struct file *file;
+};
+
 /* What a file on its way is charged: whoever has sent it may have closed its descriptor. */
 #define STPLR_FILE_COST (sizeof(struct file) + sizeof(struct file *))
 
@@ -89,18 +95,21 @@ void stplr_files_leave(struct file **files, u32 count, struct stplr_user *user, 
 
 /**
  * stplr_files_install() - give the caller descriptors
+ *
+ * They are there before it is sure that the caller keeps them: what asks security modules is
+ * receive_fd(), which installs at once, and the kernel has nothing else for modules.
  * @files: of what
  * @count: of how many of them
  * @owner: whose files they are
  * @user: the caller's array, in which it is told of them
- * @fds: the same for stplr_files_close()
+ * @given: the same for stplr_files_close()
  * @peer_error: what is wrong with the files, or 0: whoever sends what may not be received is not in the
  *	way of others
  *
  * Return: 0, or what the caller has too little of. Unless it and @peer_error are 0 there are none.
  */
 int stplr_files_install(struct file **files, u32 count, struct stplr_user *owner,
-			s32 __user *user, s32 *fds, int *peer_error);
+			s32 __user *user, struct stplr_given *given, int *peer_error);
 
 /**
  * stplr_files_install_one() - give the caller one of them
@@ -116,10 +125,10 @@ s32 stplr_files_install_one(struct file *file, s32 __user *user, unsigned int fl
 
 /**
  * stplr_files_close() - undo stplr_files_install()
- * @fds: what it gave
+ * @given: what it gave
  * @count: how many
  * @owner: whose files they are; they are closed elsewhere
  */
-void stplr_files_close(const s32 *fds, u32 count, struct stplr_user *owner);
+void stplr_files_close(const struct stplr_given *given, u32 count, struct stplr_user *owner);
 
 #endif

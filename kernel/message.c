@@ -263,7 +263,7 @@ static bool gives_up(struct stplr_message *message, int attempt)
 int stplr_message_load(struct stplr_message *message, int attempt)
 {
 	bool direct = is_direct(&message->send), charged = false;
-	size_t extra = 0, batches;
+	size_t extra = 0;
 	int err;
 
 	if (direct && !message->send.region) {
@@ -275,9 +275,8 @@ int stplr_message_load(struct stplr_message *message, int attempt)
 		direct = false;
 		charged = true;
 	}
-	batches = (message->send.total + message->reply.total) / (STPLR_BATCH * PAGE_SIZE);
-	message->tries = STPLR_TRIES + batches * STPLR_TRIES_OF_BATCH;
-	message->patience_ns = STPLR_PATIENCE_NS + batches * STPLR_PATIENCE_OF_BATCH_NS;
+	message->tries = stplr_tries(message->send.total + message->reply.total);
+	message->patience_ns = stplr_patience_ns(message->send.total + message->reply.total);
 	if (message->send.segments != message->send.few)
 		extra += message->send.count * sizeof(struct stplr_segment);
 	if (message->reply.segments != message->reply.few)
@@ -345,8 +344,7 @@ int stplr_message_prefault(struct stplr_message *message)
 	for (i = 0; i < message->send.count; i++) {
 		const struct stplr_segment *segment = &message->send.segments[i];
 
-		if (segment->length &&
-		    fault_in_readable(u64_to_user_ptr(segment->base), segment->length))
+		if (!stplr_all_readable(segment->base, segment->length))
 			return -EFAULT;
 	}
 	return 0;

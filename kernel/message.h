@@ -187,14 +187,30 @@ static inline void stplr_message_count_outcome(int outcome)
 
 /*
  * How often somebody who waits for the lock of a peer's memory looks for it, some 30 us apart, and how
- * long it waits for pages that it has asked for: for one message, and in addition for each batch of it.
- * The peer may let it wait for as long as it likes, so nobody waits for it otherwise.
+ * long it waits for pages that it has asked for: for one message, and in addition for each batch of it,
+ * but of no more than so many: what a message claims to be costs nothing. Nor does anybody wait at a time
+ * for longer than the bytes are worth that it copies itself. The peer may let it wait for as long as it
+ * likes, so nobody waits for it otherwise.
  */
 #define STPLR_TRIES 20
 #define STPLR_TRIES_OF_BATCH 8
 #define STPLR_PATIENCE_NS (5 * NSEC_PER_MSEC)
 #define STPLR_PATIENCE_OF_BATCH_NS (250 * NSEC_PER_USEC)
 #define STPLR_BATCH 32 /* pages taken at a time: enough to hide the cost, little to hold on to */
+#define STPLR_BATCHES_MAX 1500 /* half a second for each of both */
+
+static inline int stplr_tries(size_t bytes)
+{
+	return STPLR_TRIES + min_t(size_t, bytes / (STPLR_BATCH * PAGE_SIZE), STPLR_BATCHES_MAX) *
+				     STPLR_TRIES_OF_BATCH;
+}
+
+static inline s64 stplr_patience_ns(size_t bytes)
+{
+	return STPLR_PATIENCE_NS +
+	       min_t(size_t, bytes / (STPLR_BATCH * PAGE_SIZE), STPLR_BATCHES_MAX) *
+		       STPLR_PATIENCE_OF_BATCH_NS;
+}
 
 /**
  * stplr_message_prefault() - fault in what is sent: the answer to STPLR_REFAULT

@@ -52,16 +52,20 @@ static bool is_plain(struct vm_area_struct *vma)
 
 bool stplr_is_mapped_locked(struct mm_struct *mm, u64 address)
 {
-	struct vm_area_struct *vma = find_vma(mm, address);
+	struct vm_area_struct *vma;
 
+	address = stplr_untagged(mm, address);
+	vma = find_vma(mm, address);
 	/* A stack grows when its owner gets there. */
 	return vma && (vma->vm_start <= address || vma->vm_flags & VM_GROWSDOWN);
 }
 
 bool stplr_is_plain_locked(struct mm_struct *mm, u64 base, size_t length)
 {
-	struct vm_area_struct *vma = find_vma(mm, base);
+	struct vm_area_struct *vma;
 
+	base = stplr_untagged(mm, base);
+	vma = find_vma(mm, base);
 	while (vma && vma->vm_start < base + length) {
 		if (!is_plain(vma))
 			return false;

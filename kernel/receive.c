@@ -106,6 +106,14 @@ static int drop_call(struct stplr_channel *channel, struct stplr_call *call, int
 	return -EAGAIN;
 }
 
+/* For what is wrong on the caller's side: the call, and its priority, are another's. */
+static int put_back(struct stplr_channel *channel, struct stplr_call *call, int err)
+{
+	stplr_call_untake(call);
+	stplr_inherit_received(channel, 0, 0);
+	return err;
+}
+
 /* The server has all of the message. False: its sender has left meanwhile, and waits for nothing. */
 static bool settle(struct stplr_channel *channel, struct stplr_call *call,
 		   const struct stplr_receive *arguments)
@@ -146,22 +154,20 @@ static noinline int hand_out_with_files(struct receiving *receiving, struct stpl
 	struct stplr_message *message = stplr_message_of(call);
 	const u32 count = receiving->arguments.file_count;
 	struct stplr_user *owner = message->user;
-	s32 fds[STPLR_FILES_MAX];
+	struct stplr_given given[STPLR_FILES_MAX];
 	int err, peer_error = 0;
 
 	err = stplr_files_install(message->files, count, owner,
-				  u64_to_user_ptr(receiving->arguments.files), fds, &peer_error);
+				  u64_to_user_ptr(receiving->arguments.files), given, &peer_error);
 	if (peer_error)
 		return drop_call(receiving->channel, call, peer_error);
-	if (err) {
-		stplr_call_untake(call);
-		return err;
-	}
+	if (err)
+		return put_back(receiving->channel, call, err);
 	/* The message may be gone before its files are. */
 	refcount_inc(&owner->refs);
 	err = hand_out(receiving, call);
 	if (err)
-		stplr_files_close(fds, count, owner);
+		stplr_files_close(given, count, owner);
 	stplr_user_put(owner);
 	return err;
 }
@@ -179,10 +185,8 @@ static int receive_call(struct receiving *receiving, struct stplr_call *call,
 		return drop_call(receiving->channel, call, peer_error);
 	describe(message, &receiving->arguments);
 	err = length < 0 ? length : put_received(receiving);
-	if (err) {
-		stplr_call_untake(call);
-		return err;
-	}
+	if (err)
+		return put_back(receiving->channel, call, err);
 	if (unlikely(receiving->arguments.file_count))
 		return hand_out_with_files(receiving, call);
 	return hand_out(receiving, call);

@@ -31,11 +31,13 @@ struct span {
 	long count;
 };
 
-/* For a moment. */
-static bool lock_map(struct stplr_message *message)
+/* For a moment, which is longer for more bytes. */
+static bool lock_map(struct stplr_message *message, size_t length)
 {
+	int left = stplr_tries(length);
+
 	while (!mmap_read_trylock(message->mm)) {
-		if (READ_ONCE(message->tries) <= 0 || fatal_signal_pending(current))
+		if (!left-- || READ_ONCE(message->tries) <= 0 || fatal_signal_pending(current))
 			return false;
 		WRITE_ONCE(message->tries, READ_ONCE(message->tries) - 1);
 		usleep_range(20, 40);
@@ -47,16 +49,16 @@ static bool lock_map(struct stplr_message *message)
  * For a moment, too. 0, -EFAULT, -ESRCH, or that they did not come in time: then nobody asks any client
  * of that user for a while, for there may be many whose clients do not answer.
  */
-static int ask(struct stplr_message *message, struct stplr_ask *ask)
+static int ask(struct stplr_message *message, struct stplr_ask *ask, size_t length)
 {
-	s64 patience = READ_ONCE(message->patience_ns);
+	s64 patience = READ_ONCE(message->patience_ns), most = stplr_patience_ns(length);
 	ktime_t start = ktime_get();
 	int err;
 
 	if (patience <= 0 || start < READ_ONCE(message->user->unanswered))
 		return -ETIMEDOUT;
 	stplr_count(STPLR_COUNT_ASKS);
-	err = stplr_call_ask(&message->call, ask, ktime_add_ns(start, patience));
+	err = stplr_call_ask(&message->call, ask, ktime_add_ns(start, min(patience, most)));
 	patience -= max_t(s64, ktime_to_ns(ktime_sub(ktime_get(), start)), ASK_NS);
 	WRITE_ONCE(message->patience_ns, patience);
 	if (err == -ETIMEDOUT)
@@ -68,14 +70,14 @@ static int ask_for_pages(struct stplr_message *message, u64 base, size_t length,
 {
 	struct stplr_ask pages = { .base = base, .length = min(length, ASK_MAX), .write = write };
 
-	return ask(message, &pages);
+	return ask(message, &pages, length);
 }
 
 int stplr_message_make_room(struct stplr_message *message, size_t bytes)
 {
 	struct stplr_ask room = { .length = min(bytes, ASK_MAX), .room = true };
 
-	return ask(message, &room);
+	return ask(message, &room, bytes);
 }
 
 /* 0, -ESRCH, or, where the sender is not waiting just now, STPLR_REFAULT. */
@@ -104,16 +106,17 @@ static long take_pages(struct stplr_message *message, u64 base, size_t wanted, b
 	return -EAGAIN;
 }
 
-/* Touches. The memory is held for the look alone. Fails as grab() does. */
-static long pin(struct stplr_message *message, u64 base, size_t wanted, bool write,
+/* Touches some of these bytes. The memory is held for the look alone. Fails as grab() does. */
+static long pin(struct stplr_message *message, u64 remote, size_t length, size_t wanted, bool write,
 		struct page **pages)
 {
+	const u64 base = remote & PAGE_MASK;
 	long pinned = STPLR_REFAULT;
 
 	if (!mmget_not_zero(message->mm))
 		return -ESRCH;
 	stplr_count(STPLR_COUNT_PIN_BATCHES);
-	if (!lock_map(message))
+	if (!lock_map(message, length))
 		goto put;
 	if (!stplr_is_mapped_locked(message->mm, base))
 		pinned = -EFAULT;
@@ -142,7 +145,7 @@ static int grab(struct stplr_message *message, struct stplr_region *region, u64 
 		return touch(message);
 	}
 	span->pages = span->pinned;
-	span->count = pin(message, remote & PAGE_MASK, wanted, write, span->pinned);
+	span->count = pin(message, remote, length, wanted, write, span->pinned);
 	return span->count < 0 ? span->count : 0;
 }
 
@@ -278,7 +281,7 @@ int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, 
 	meets = (message->first || message->left) && stplr_leftovers_meet(message, offset, length, &covers);
 	if (length > (message->reply.region ? STPLR_INLINE : STPLR_BOUNCE) && (!meets || covers)) {
 		/* What cannot be read is to take nothing away of what was written before. */
-		if (fault_in_readable(u64_to_user_ptr(from), length)) {
+		if (!stplr_all_readable(from, length)) {
 			err = -EFAULT;
 			goto unlock;
 		}

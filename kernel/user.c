@@ -146,6 +146,11 @@ int stplr_user_charge_for(struct stplr_user *user, size_t bytes)
 	return charge(user, bytes, is_root);
 }
 
+void stplr_user_charge_anyway(struct stplr_user *user, size_t bytes)
+{
+	atomic_long_add(bytes, &user->bytes);
+}
+
 void stplr_user_uncharge(struct stplr_user *user, size_t bytes)
 {
 	atomic_long_sub(bytes, &user->bytes);

@@ -68,6 +68,13 @@ int stplr_user_charge(struct stplr_user *user, size_t bytes);
 int stplr_user_charge_for(struct stplr_user *user, size_t bytes);
 
 /**
+ * stplr_user_charge_anyway() - the same for what is there already, beyond the limit or not
+ * @user: its account
+ * @bytes: how much more
+ */
+void stplr_user_charge_anyway(struct stplr_user *user, size_t bytes);
+
+/**
  * stplr_user_uncharge() - give back what was charged
  * @user: the account
  * @bytes: how much

@@ -72,7 +72,7 @@ static int sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadlin
 
 	for (;;) {
 		/* A machine that goes to sleep need not wake it up for that. */
-		set_current_state(mode | TASK_FREEZABLE);
+		set_current_state(mode);
 		/* Pairs with the release in stplr_waiter_notify(), here and below. */
 		if (smp_load_acquire(&waiter->notified))
 			break;

@@ -78,7 +78,8 @@ static inline void stplr_waiter_rest(struct stplr_waiter *waiter)
 /**
  * stplr_waiter_wait() - wait until notified
  * @waiter: a wait of the calling thread
- * @mode: which signals end it: TASK_INTERRUPTIBLE or TASK_KILLABLE
+ * @mode: which signals end it, TASK_INTERRUPTIBLE or TASK_KILLABLE, and TASK_FREEZABLE unless the caller
+ *	has a lock that others would have to wait for meanwhile
  * @deadline: when it ends otherwise; KTIME_MAX is never, and 0 has passed
  *
  * Return: 0 when notified, and then what was written before that can be read without a lock; -EINTR,

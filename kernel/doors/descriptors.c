@@ -84,7 +84,7 @@ int stplr_door_files_install(struct file **files, u32 count, struct stplr_user *
 		fd = stplr_files_install_one(files[i], NULL, 0, peer_error);
 		if (fd < 0)
 			break;
-		given->fds[given->count++] = fd;
+		given->fds[given->count++] = (struct stplr_given){ fd, files[i] };
 		if (!put_one(files[i], fd, room + i)) {
 			fd = -EFAULT;
 			break;

@@ -8,6 +8,7 @@
 #include "include/stplr_doors.h"
 
 struct file;
+struct stplr_given;
 struct stplr_user;
 
 /**
@@ -22,7 +23,7 @@ struct file **stplr_door_files_get(u64 user, u32 count);
 /* Descriptors that were given to the caller, so that they can be taken back. */
 struct stplr_door_fds {
 	u32 count;
-	s32 *fds;
+	struct stplr_given *fds;
 	struct stplr_user *owner; /* reference; whose files they are, if there are any */
 };
 

@@ -3,7 +3,6 @@
 
 #include <linux/cred.h>
 #include <linux/err.h>
-#include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/pid.h>

@@ -6,6 +6,7 @@
 
 #include "door.h"
 #include "seen.h"
+#include "watch.h"
 
 static const struct stplr_door_desc none = { .fd = -1 };
 
@@ -214,6 +215,49 @@ static void what_is_on_its_way_back_counts(void)
 	join(client);
 }
 
+struct half_held {
+	int pool;
+	struct stplr_door_return *arguments;
+};
+
+static void *receive_in_vain(void *argument)
+{
+	const struct half_held *held = argument;
+
+	FAILS(EFAULT, ioctl(held->pool, STPLR_DOOR_RETURN, held->arguments));
+	return NULL;
+}
+
+/* While a descriptor is there and it is not sure yet that it stays, another thread closes it and opens another. */
+static void what_is_not_the_calls_any_more_is_not_taken_back(void)
+{
+	const size_t page = 4096, before = offsetof(struct stplr_door_return, next_id);
+	int pool = new_pool(), door = new_door(pool), pair[2], faults;
+	struct stplr_door_desc mine = passed(0), got = none;
+	struct half_held held = { .pool = pool };
+	pthread_t thread;
+
+	need_userfaultfd();
+	CALLER(pool, call_with(door, (struct stplr_door_call){ .descriptors = (uintptr_t)&mine,
+							       .count = 1 }));
+	char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(memory != MAP_FAILED);
+	held.arguments = (void *)(memory + page - before);
+	memset(held.arguments, 0, before);
+	held.arguments->received = (uintptr_t)&got;
+	held.arguments->received_room = 1;
+	faults = watch(memory + page, page);
+	OK(pthread_create(&thread, NULL, receive_in_vain, &held));
+	await_fault(faults);
+	CHECK(same_file(got.fd, 0));
+	new_pipe(pair);
+	CHECK(dup2(pair[1], got.fd) == got.fd);
+	fail_fault(faults, memory + page, page);
+	OK(pthread_join(thread, NULL));
+	CHECK(same_file(got.fd, pair[1]));
+}
+
 static const struct test tests[] = {
 	{ "descriptors go along with a call", descriptors_go_along_with_a_call },
 	{ "descriptors come back with a result", descriptors_come_back_with_a_result },
@@ -222,6 +266,8 @@ static const struct test tests[] = {
 	  more_descriptors_than_there_is_room_for_are_refused },
 	{ "many descriptors pass", many_descriptors_pass },
 	{ "descriptors on their way back count", what_is_on_its_way_back_counts },
+	{ "what is not the call's any more is not taken back",
+	  what_is_not_the_calls_any_more_is_not_taken_back },
 };
 
 int main(void)

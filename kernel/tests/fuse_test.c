@@ -164,11 +164,14 @@ struct sender {
 	char *room;
 };
 
+/* As how much the room for its reply is passed, of which nobody uses more than there is. */
+static size_t claimed = SIZE;
+
 static void *send_much(void *argument)
 {
 	struct sender *sender = argument;
 
-	stplr_send(sender->connection, sender->room, SIZE, sender->room, SIZE, NULL);
+	stplr_send(sender->connection, sender->room, SIZE, sender->room, claimed, NULL);
 	return NULL;
 }
 
@@ -272,6 +275,20 @@ static void others_are_received_from(void)
 	with_a_client_that_locks(false, receive_from_another);
 }
 
+static void receive_from_another_soon(int channel, int connection, uint64_t id)
+{
+	double start = now();
+
+	receive_from_another(channel, connection, id);
+	CHECK(now() - start < 4);
+}
+
+static void what_a_sender_claims_is_not_waited_for(void)
+{
+	claimed = STPLR_BYTES_MAX;
+	with_a_client_that_locks(false, receive_from_another_soon);
+}
+
 static int touch_alone(void *unused)
 {
 	touch(unused);
@@ -331,7 +348,7 @@ static void the_dead_are_buried(void)
 enum { FILES = 8 };
 
 /* Of these the server has room for some, which it has for a moment: of the file system, or a pipe's end. */
-static pid_t client_with_files(int channel, int connection, int end)
+static pid_t client_with_files(int channel, int connection, int end, uid_t user)
 {
 	pid_t client = CLIENT(channel, connection, {
 		int32_t files[FILES];
@@ -343,6 +360,7 @@ static pid_t client_with_files(int channel, int connection, int end)
 			files[i] = end >= 0 ? end : open(FOLDER_OF_FILES "/file", O_RDONLY);
 			CHECK(files[i] >= 0);
 		}
+		OK(setresuid(user, user, user));
 		stplr_send_full(connection, &send);
 	});
 
@@ -365,23 +383,36 @@ static void find_no_room(int channel)
 	OK(close(next));
 }
 
+static void leave_room_for_some(void)
+{
+	struct rlimit room;
+	int next = dup(0);
+
+	OK(close(next));
+	OK(getrlimit(RLIMIT_NOFILE, &room));
+	room.rlim_cur = (rlim_t)next + FILES / 2;
+	OK(setrlimit(RLIMIT_NOFILE, &room));
+}
+
 /* Nor do files of another of its clients wait for those, although both are one user's. */
 static void a_server_without_room_goes_on(void)
 {
 	int channel = new_channel(0), connection = new_connection(channel, 0), pair[2];
 	int another = new_channel(0), to_another = new_connection(another, 0);
 	pid_t files = start_files_that(0, true), stuck, other;
-	struct rlimit room;
+	long before;
 	char byte;
 
-	stuck = client_with_files(channel, connection, -1);
+	stuck = client_with_files(channel, connection, -1, 0);
 	OK(pipe(pair));
-	other = client_with_files(another, to_another, pair[1]);
-	OK(getrlimit(RLIMIT_NOFILE, &room));
-	room.rlim_cur = (rlim_t)pair[1] + FILES / 2;
-	OK(setrlimit(RLIMIT_NOFILE, &room));
+	other = client_with_files(another, to_another, pair[1], 0);
 	close(pair[1]);
+	leave_room_for_some();
 	find_no_room(channel);
+	before = bytes_of(0);
+	find_no_room(channel);
+	/* They are in the kernel until they are closed, and count. */
+	CHECK(bytes_of(0) > before);
 	find_no_room(another);
 	kill(other, SIGKILL);
 	waitpid(other, NULL, 0);
@@ -390,6 +421,43 @@ static void a_server_without_room_goes_on(void)
 	waitpid(files, NULL, 0);
 	kill(stuck, SIGKILL);
 	waitpid(stuck, NULL, 0);
+}
+
+/* Each of which has as many closes that do not come to their end as are waited for at a time. */
+static void so_many_users_hold_up_no_other(void)
+{
+	enum { USERS = 64, CLOSES = 8 };
+	int channels[USERS], another = new_channel(0), to_another = new_connection(another, 0);
+	int connection, pair[2];
+	pid_t files = start_files_that(0, true), clients[USERS], other;
+	char byte;
+
+	for (int i = 0; i < USERS; i++) {
+		channels[i] = new_channel(0);
+		connection = new_connection(channels[i], 0);
+		clients[i] = client_with_files(channels[i], connection, -1, 1000 + (uid_t)i);
+		close(connection);
+	}
+	OK(pipe(pair));
+	other = client_with_files(another, to_another, pair[1], 999);
+	close(pair[1]);
+	leave_room_for_some();
+	for (int i = 0; i < USERS * CLOSES; i++)
+		find_no_room(channels[i / CLOSES]);
+	find_no_room(another);
+	kill(other, SIGKILL);
+	waitpid(other, NULL, 0);
+	IS(0, read(pair[0], &byte, 1));
+	kill(files, SIGKILL);
+	waitpid(files, NULL, 0);
+	/* Until all of it is closed the module cannot go. */
+	for (int i = 0; i < USERS; i++) {
+		kill(clients[i], SIGKILL);
+		waitpid(clients[i], NULL, 0);
+		while (bytes_of(1000 + (uid_t)i) > 0)
+			nap(10);
+	}
+	nap(100);
 }
 
 static void put_back(void)
@@ -403,10 +471,13 @@ int main(void)
 	static const struct test tests[] = {
 		{ "a client that has its memory locked is answered", a_reply_goes_out },
 		{ "a sender that has its memory locked is passed over", others_are_received_from },
+		{ "nor is it waited for because it claims to be much",
+		  what_a_sender_claims_is_not_waited_for },
 		{ "who left registered memory that is locked is buried, and others too",
 		  the_dead_are_buried },
 		{ "a server that has no room for files is not held by them",
 		  a_server_without_room_goes_on },
+		{ "nor are other users' files by those of many", so_many_users_hold_up_no_other },
 	};
 
 	return run_tests_and(put_back, tests, sizeof(tests) / sizeof(*tests));

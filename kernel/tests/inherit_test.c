@@ -442,6 +442,29 @@ static void who_is_in_between_does_not_keep_the_urgent_waiting(void)
 	CHECK(without > 2);
 }
 
+/* It has no memory for the message, which another receives. */
+static void who_cannot_receive_a_call_does_not_run_for_it(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	pid_t server = getpid();
+
+	CLIENT(channel, connection, {
+		be_real_time(50);
+		await_ioctl(server);
+		stplr_send(connection, "hello", 5, NULL, 0, NULL);
+	});
+	IS(-EFAULT, stplr_receive(channel, (void *)16, 5, second, &received));
+	pid_t other = fork();
+
+	if (other == 0) {
+		receive(channel);
+		CHECK(runs_with(0, RAISED(SCHED_FIFO), 50) && runs_with(server, SCHED_OTHER, 0));
+		_exit(0);
+	}
+	join(other);
+}
+
 static void a_thread_inherits_from_so_many_channels(void)
 {
 	enum { MOST = 64 };
@@ -526,6 +549,8 @@ static const struct test tests[] = {
 	{ "one-way messages lend nothing once they are received",
 	  one_way_messages_lend_nothing_once_they_are_received },
 	{ "threads that end leave nothing", threads_that_end_leave_nothing },
+	{ "who cannot receive a call does not run for it",
+	  who_cannot_receive_a_call_does_not_run_for_it },
 	{ "a thread inherits from so many channels, and others from theirs",
 	  a_thread_inherits_from_so_many_channels },
 	{ "from a channel so many threads inherit", from_a_channel_so_many_threads_inherit },

@@ -106,7 +106,7 @@ int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t de
 	while (!__atomic_load_n(&waiter->notified, __ATOMIC_ACQUIRE)) {
 		struct timespec until;
 
-		if (task->killed || (task->signalled && mode == TASK_INTERRUPTIBLE)) {
+		if (task->killed || (task->signalled && mode & TASK_INTERRUPTIBLE)) {
 			task->signalled = false;
 			err = -EINTR;
 			break;

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 
 #include "tap.h"
@@ -22,6 +23,22 @@ static inline int watch(void *memory, size_t size)
 	OK(ioctl(faults, UFFDIO_API, &api));
 	OK(ioctl(faults, UFFDIO_REGISTER, &range));
 	return faults;
+}
+
+/* Until some thread waits for a page of it. */
+static inline void await_fault(int faults)
+{
+	struct uffd_msg fault;
+
+	CHECK(read(faults, &fault, sizeof(fault)) == sizeof(fault));
+	CHECK(fault.event == UFFD_EVENT_PAGEFAULT);
+}
+
+/* Whoever waits for a page of it does so in vain. */
+static inline void fail_fault(int faults, void *memory, size_t size)
+{
+	OK(mprotect(memory, size, PROT_NONE));
+	close(faults);
 }
 
 static inline void need_userfaultfd(void)

@@ -23,6 +23,7 @@ typedef int64_t ktime_t;
 #define KTIME_MAX INT64_MAX
 #define TASK_INTERRUPTIBLE 1u
 #define TASK_KILLABLE 2u
+#define TASK_FREEZABLE 4u
 #define READ_ONCE(x) __atomic_load_n(&(x), __ATOMIC_RELAXED)
 #define WRITE_ONCE(x, v) __atomic_store_n(&(x), v, __ATOMIC_RELAXED)
 #define smp_load_acquire(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
