@@ -104,6 +104,8 @@ bool prepare_lives(void);
 bool enter(struct life* life);
 void leave(struct life* life);
 void close_life(struct life* life);
+/* In a forked child, of one that children may use: who was inside is not here. */
+void forget_users(struct life* life);
 bool is_closed(const struct life* life);
 /* Whether a process that forked this one has used it: all but to close it is then forbidden. */
 bool is_inherited(const struct life* life);

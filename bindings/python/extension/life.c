@@ -60,6 +60,12 @@ void close_life(struct life* life) {
   if (before == 0 || is_inherited(life)) free_handle(life);
 }
 
+void forget_users(struct life* life) {
+  const unsigned closed = atomic_load(&life->state) & kClosed;
+  atomic_store(&life->state, closed);
+  if (closed) free_handle(life);
+}
+
 PyObject* poll_descriptor_of(struct life* life, int (*descriptor)(const void* handle)) {
   if (!enter(life)) return NULL;
   const int number = descriptor(life->handle);

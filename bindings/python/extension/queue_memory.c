@@ -10,7 +10,7 @@
 
 #include "queue.h"
 
-static const uint64_t kMagic = 0x3465756575716366; /* "fcqueue4" */
+static const uint64_t kMagic = 0x3565756575716366; /* "fcqueue5" */
 
 static int make_lock(pthread_mutex_t* lock) {
   pthread_mutexattr_t attributes;
@@ -25,6 +25,7 @@ static int make_lock(pthread_mutex_t* lock) {
 
 void queue_free(void* pointer) {
   struct queue* const queue = pointer;
+  if (queue->memory) queue_leave_entry(queue);
   if (queue->memory) munmap(queue->memory, queue->size);
   for (int i = 0; i < kQueueDescriptors; ++i)
     if (queue->descriptors[i] >= 0) close(queue->descriptors[i]);
@@ -69,9 +70,10 @@ struct queue* queue_create(size_t capacity, size_t most) {
           0 ||
       !map(queue, size))
     return failed(queue, errno);
-  const int locks = make_lock(&queue->memory->put.lock);
-  const int other = locks ? locks : make_lock(&queue->memory->get.lock);
-  if (other != 0) return failed(queue, other);
+  int locks = make_lock(&queue->memory->put.lock);
+  if (locks == 0) locks = make_lock(&queue->memory->get.lock);
+  if (locks == 0) locks = make_lock(&queue->memory->places.lock);
+  if (locks != 0) return failed(queue, locks);
   queue->memory->capacity = power;
   queue->memory->most = most;
   queue->memory->magic = kMagic;
