@@ -502,6 +502,16 @@ def test_what_a_thread_of_the_parent_used_is_closed_in_a_child():
     thread.join()
 
 
+def test_a_large_queue_is_made_whatever_signals_come():
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+    try:
+        farcall.Queue(capacity="16M")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_2000_queues_leave_nothing():
     def use():
         q = farcall.Queue(capacity=4096)

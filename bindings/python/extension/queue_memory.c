@@ -52,6 +52,22 @@ static struct queue* allocate(void) {
   return queue;
 }
 
+/* What a signal interrupts the kernel takes back whole: then it is done in smaller pieces. */
+static int allocate_file(int file, off_t size) {
+  off_t piece = size;
+  for (off_t done = 0; done < size;) {
+    const off_t now = piece < size - done ? piece : size - done;
+    const int error = posix_fallocate(file, done, now);
+    if (error == 0)
+      done += now;
+    else if (error != EINTR)
+      return error;
+    else if (piece > 4096)
+      piece /= 2;
+  }
+  return 0;
+}
+
 struct queue* queue_create(size_t capacity, size_t most) {
   size_t power = 4096;
   while (power < capacity && power < (size_t)1 << 40) power *= 2;
@@ -64,7 +80,7 @@ struct queue* queue_create(size_t capacity, size_t most) {
   for (int i = 0; i < kQueueDescriptors; ++i)
     if (queue->descriptors[i] < 0) return failed(queue, errno);
   /* A shortage of memory is an error here, and no signal later. */
-  const int error = posix_fallocate(queue->descriptors[kMemory], 0, (off_t)size);
+  const int error = allocate_file(queue->descriptors[kMemory], (off_t)size);
   if (error != 0) return failed(queue, error);
   if (fcntl(queue->descriptors[kMemory], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) !=
           0 ||
