@@ -393,3 +393,15 @@ def test_a_function_may_fork(path):
 
     with farcall.serve(path, answer), farcall.open_door(path) as door:
         assert [door.call(b"") for _ in range(20)] == [b"\x01"] * 20
+
+
+def test_a_server_that_is_slow_to_answer_is_waited_for(path):
+    program = "import farcall, sys; s = farcall.serve(sys.argv[1], bytes); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program, path], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, env={**os.environ, "LD_PRELOAD": os.environ["SLOW_ACCEPT"]}) as slow:
+        try:
+            assert slow.stdout.readline() == b"\n"
+            with farcall.open_door(path, timeout=20) as door:
+                assert door(b"abc") == b"abc"
+        finally:
+            slow.kill()
