@@ -89,6 +89,8 @@ int64_t take_lock(PyThread_type_lock lock, struct deadline deadline);
 struct noted_signals;
 struct noted_signals* note_signals(void);
 void stop_noting(struct noted_signals* noted);
+/* In a forked child. */
+void forget_noting(void);
 
 /* ---- life.c ---- */
 

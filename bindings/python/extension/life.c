@@ -9,10 +9,13 @@ static const unsigned kClosed = 1u << 31;
 /* Which process this is, among those that fork one another. */
 static atomic_uint process = 1;
 
-static void count_process(void) { atomic_fetch_add(&process, 1); }
+static void begin_process(void) {
+  atomic_fetch_add(&process, 1);
+  forget_noting();
+}
 
 bool prepare_lives(void) {
-  if (pthread_atfork(NULL, NULL, count_process) == 0) return true;
+  if (pthread_atfork(NULL, NULL, begin_process) == 0) return true;
   PyErr_NoMemory();
   return false;
 }
