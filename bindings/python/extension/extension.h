@@ -98,7 +98,7 @@ struct life {
   void* handle;
   void (*free)(void* handle);
   atomic_uint state; /* how many use it; kClosed */
-  atomic_uint owner; /* the process that used it first; 0: none yet */
+  atomic_uint owner; /* the process that used it first, or of a shared one last; 0: none yet */
   bool shared;       /* forked children may use it, too */
 };
 bool prepare_lives(void);
@@ -106,8 +106,6 @@ bool prepare_lives(void);
 bool enter(struct life* life);
 void leave(struct life* life);
 void close_life(struct life* life);
-/* In a forked child, of one that children may use: who was inside is not here. */
-void forget_users(struct life* life);
 bool is_closed(const struct life* life);
 /* Whether a process that forked this one has used it: all but to close it is then forbidden. */
 bool is_inherited(const struct life* life);

@@ -118,10 +118,9 @@ static PyObject* item_queue_give_back(PyObject* self, PyObject* unused) {
   Py_RETURN_NONE;
 }
 
-/* The threads that were inside are the parent's, and so is its entry. */
+/* The entry is the parent's. */
 static PyObject* item_queue_forked(PyObject* self, PyObject* unused) {
   (void)unused;
-  forget_users(life_of(self));
   struct queue* const queue = life_of(self)->handle;
   if (queue) queue->process = NULL;
   Py_RETURN_NONE;
