@@ -187,9 +187,21 @@ int Pipe::begin_use(std::uint64_t here) noexcept {
   description.session = std::min(out_memory_.inode(), in_memory_.inode());
   entry_ = observe::Entry(description);
   observe(entry_);
+  if (!sends_) finish_sending();
   // release: pairs with use().
   used_by_.store(here, std::memory_order_release);
   return 0;
+}
+
+void Pipe::close_sending() noexcept {
+  {
+    const process::NoFork no_fork;
+    const std::scoped_lock guard(lock_);
+    sends_ = false;
+    if (used_by_.load(std::memory_order_relaxed) == 0 && is_everybodys()) return;
+  }
+  // Where this is the first use it has finished; once more does nothing.
+  if (use() == 0) finish_sending();
 }
 
 int Pipe::give_descriptors(int* descriptors) const noexcept {

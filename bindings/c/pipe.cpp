@@ -137,6 +137,13 @@ int farcall_pipe_finish(farcall_pipe* end) {
   });
 }
 
+void farcall_pipe_close_sending(farcall_pipe* end) {
+  translated([&] {
+    if (end != nullptr) pipe_of(end)->close_sending();
+    return 0;
+  });
+}
+
 void farcall_pipe_close(farcall_pipe* end) {
   guarded([&] {
     delete pipe_of(end);

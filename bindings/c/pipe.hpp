@@ -146,6 +146,9 @@ class Pipe {
   [[nodiscard]] bool is_used_here() const noexcept {
     return used_by_.load(std::memory_order_acquire) == process::generation();
   }
+  // Tells the peer that nothing follows, now or with the first use: an end that others may use is
+  // not taken from them for that.
+  void close_sending() noexcept;
   // What who looks at the traffic sees; before the first use.
   void set_label(std::string_view name, observe::Role role) {
     name_ = name;
@@ -161,6 +164,7 @@ class Pipe {
   Pipe(PipeParts& parts, std::size_t most, RingKind kind);
   // The halves are told where they are counted, by the process that uses the end.
   virtual void observe(const observe::Entry& entry) noexcept = 0;
+  virtual void finish_sending() noexcept = 0;
   // Whether the peer is to be told when this goes; else another process may go on with it.
   [[nodiscard]] bool is_its_last() const noexcept;
   [[nodiscard]] RingView out() const noexcept { return out_memory_.view(); }
@@ -181,6 +185,7 @@ class Pipe {
 
   process::ProcessMutex lock_;             // held by who uses the end first
   std::atomic<std::uint64_t> used_by_{0};  // the generation, of which 0 is none
+  bool sends_ = true;                      // by lock_, until the first use
   const std::uint64_t made_in_ = process::generation();
   const std::uint64_t forks_before_;
   mutable std::atomic<bool> given_{false};  // whether others may have its descriptors
@@ -215,6 +220,7 @@ class PipeOf final : public Pipe {
     sender_.observe(entry.sent());
     receiver_.observe(entry.received());
   }
+  void finish_sending() noexcept override { sender_.finish(); }
 
  private:
   // Two threads work on them.

@@ -86,6 +86,11 @@ int farcall_pipe_adopt(const int descriptors[FARCALL_PIPE_DESCRIPTORS],
 /* Tells the other end that nothing follows (idempotent). One thread may send and finish while
  * another receives and polls; the poll of the sending side is the sender's. */
 int farcall_pipe_finish(farcall_pipe* end);
+/* Tells it so as far as farcall_pipe_close() would, for who is done with sending and goes on to
+ * receive: an end that nobody has used yet stays another process's to use if one has it. Where this
+ * process uses it after all, the other end is told then. Nothing is sent here any more. NULL is
+ * nothing. */
+void farcall_pipe_close_sending(farcall_pipe* end);
 /*
  * Frees the end. The other end receives what has been sent, and then that nothing follows; unless
  * another process may still use this end, because its descriptors were asked for, or because it was

@@ -31,7 +31,7 @@ void probe(Connection& connection, const Config& config) {
   const Header header{.kind = Kind::probe};
   for (const Name& name : config.names)
     if (name.direction == Direction::imported)
-      (void)connection.publish(connection.full(name.subject), nullptr, &header, {}, false);
+      (void)connection.publish(connection.full(name.subject), nullptr, &header, {});
 }
 
 // The cluster's word whether exported names may be subscribed to, also where nobody serves them
@@ -52,7 +52,7 @@ void check_exports(Connection& connection, const Config& config) {
       status = ::natsSubscription_NextMsg(&taken, each.get(), 1);
       const Msg message(status == NATS_OK ? taken : nullptr);
       if (message && !message.reply().empty())
-        (void)connection.publish(std::string(message.reply()), nullptr, &elsewhere, {}, false);
+        (void)connection.publish(std::string(message.reply()), nullptr, &elsewhere, {});
     }
   }
 }

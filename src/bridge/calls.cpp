@@ -104,8 +104,10 @@ void Calls::publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock,
         1, std::chrono::duration_cast<std::chrono::milliseconds>(it.deadline_ - it.last_activity_)
                .count()));
   const std::string reply = own_subject(it.id_) + ";" + encode(header);
-  const int error = connection_.publish(it.to_.subject, &reply, nullptr, data, may_wait);
+  int error = connection_.publish(it.to_.subject, &reply, nullptr, data,
+                                  may_wait ? it.deadline_ : Connection::kAtOnce);
   it.published();
+  if (error == ENETDOWN && Clock::now() >= it.deadline_) error = ETIMEDOUT;
   if (error != 0) return finish(it, lock, error);
   // It may have waited for the cluster, or for room. What a silent one takes is no sign of life.
   it.last_activity_ = std::max(it.last_activity_, connection_.last_activity());
@@ -120,8 +122,7 @@ void Calls::publish_pieces(OutgoingCall& call, Lock& lock) {
     if (data.size() != size) return finish(call, lock, EINTR);
     Header header{.kind = Kind::data};
     header.offset = call.sent_;
-    if (const int error = connection_.publish(call.session_, nullptr, &header, data, false);
-        error != 0)
+    if (const int error = connection_.publish(call.session_, nullptr, &header, data); error != 0)
       return finish(call, lock, error == ENETDOWN ? ECONNRESET : error);
     call.sent_ += size;
     --call.credit_;
@@ -129,7 +130,7 @@ void Calls::publish_pieces(OutgoingCall& call, Lock& lock) {
 }
 
 void Calls::tell(const std::string& session, const Header& header) {
-  (void)connection_.publish(session, nullptr, &header, {}, false);
+  (void)connection_.publish(session, nullptr, &header, {});
 }
 
 void Calls::forget(std::uint64_t id) {
@@ -226,7 +227,8 @@ int Calls::post(Imported& to, Header header, std::span<const std::byte> data) {
     posted_at_.emplace(id, Clock::now());
   }
   const std::string reply = connection_.inbox(fmt::format("o{:x}", id));
-  const int error = connection_.publish(to.subject, &reply, &header, data, true);
+  const int error =
+      connection_.publish(to.subject, &reply, &header, data, Clock::time_point::max());
   if (error != 0) {
     const std::lock_guard guard(lock_);
     posted_.erase(id);

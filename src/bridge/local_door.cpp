@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <door.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
 #include "bridge/local_server.hpp"
+#include "farcall/message.h"
 
 namespace farcall::bridge {
 namespace {
@@ -66,19 +68,35 @@ class LocalDoor final : public LocalServer {
     door_ = std::move(made);
     return door_;
   }
-  LocalAnswer took(Worker& worker, const door_arg_t& arguments, std::span<std::byte> room);
+  LocalAnswer took(Worker& worker, int door, const door_arg_t& arguments,
+                   std::span<std::byte> room);
 
   const std::string path_;
   std::mutex lock_;  // protects what follows
   Handle door_;
 };
 
+// They may be long in closing: not by a worker.
+void drop(int door, const door_arg_t& reply) {
+  ucred server{};
+  socklen_t size = sizeof server;
+  // Of a door of the kernel's it is not known.
+  if (::getsockopt(door, SOL_SOCKET, SO_PEERCRED, &server, &size) != 0)
+    server.uid = static_cast<uid_t>(-1);
+  farcall_info all{};
+  all.uid = server.uid;
+  for (uint_t i = 0; i < reply.desc_num; ++i) {
+    all.descriptors[0] = reply.desc_ptr[i].d_data.d_desc.d_descriptor;
+    all.descriptor_count = 1;
+    ::farcall_drop_descriptors(&all);
+  }
+}
+
 // Nothing of the reply is left open or mapped.
-LocalAnswer LocalDoor::took(Worker& worker, const door_arg_t& arguments,
+LocalAnswer LocalDoor::took(Worker& worker, int door, const door_arg_t& arguments,
                             std::span<std::byte> room) {
   LocalAnswer answer;
-  for (uint_t i = 0; i < arguments.desc_num; ++i)
-    ::close(arguments.desc_ptr[i].d_data.d_desc.d_descriptor);
+  if (arguments.desc_num != 0) drop(door, arguments);
   if (arguments.rbuf != reinterpret_cast<char*>(room.data()))
     worker.hold(arguments.rbuf, arguments.rsize);
   if (arguments.desc_num != 0) {
@@ -105,7 +123,8 @@ LocalAnswer LocalDoor::call(Worker& worker, const Header&, std::span<const std::
                          .desc_num = 0,
                          .rbuf = reinterpret_cast<char*>(room.data()),
                          .rsize = room.size()};
-    if (::door_call(door->get(), &arguments) == 0) return took(worker, arguments, room);
+    if (::door_call(door->get(), &arguments) == 0)
+      return took(worker, door->get(), arguments, room);
     const int error = errno;
     // Nobody has seen it where the door is gone (a server may say EBADF for reasons of its own).
     if (error == EBADF && !serves(*door)) {

@@ -398,9 +398,9 @@ void Connection::ended(unsigned& what) {
   changed_.notify_all();
 }
 
-bool Connection::wait_up() {
+bool Connection::wait_up(Clock::time_point deadline) {
   std::unique_lock guard(lock_);
-  const auto until = down_since_ + patience_;
+  const auto until = std::min(down_since_ + patience_, deadline);
   while (!up_ && !hurried_) {
     if (Clock::now() >= until) break;
     changed_.wait_until(guard, until);

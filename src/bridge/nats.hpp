@@ -165,10 +165,12 @@ class Connection {
   void close() noexcept;
 
   // Published once, or not at all: 0, ENETDOWN, EMSGSIZE, ENOMEM; ECONNRESET: nobody knows.
-  // `header` may be null. May wait for a cluster that is away, until it has been away for the
-  // connect bound. While another thread sends it sends this as well, and 0 only means that it will.
+  // `header` may be null. May wait until the deadline for a cluster that takes little, or that is
+  // away and has not been for the connect bound. While another thread sends it sends this as well,
+  // and 0 only means that it will; so it does where the deadline comes first.
+  static constexpr Clock::time_point kAtOnce = Clock::time_point::min();
   int publish(const std::string& subject, const std::string* reply, const Header* header,
-              std::span<const std::byte> data, bool may_wait);
+              std::span<const std::byte> data, Clock::time_point deadline = kAtOnce);
   // A subject of this process's own, of one word.
   [[nodiscard]] std::string inbox(std::string_view word) const {
     return prefix_ + std::string(word);
@@ -220,9 +222,9 @@ class Connection {
   void note_activity(Clock::time_point now) noexcept {
     if (silent_since_.load() == Clock::time_point::max()) last_activity_ = now;
   }
-  int flush(std::uint64_t socket) noexcept;
-  void send_queue(std::unique_lock<std::mutex>& lock) noexcept;
-  bool wait_up();
+  int flush(std::uint64_t socket, Clock::time_point deadline) noexcept;
+  void send_queue(std::unique_lock<std::mutex>& lock, Clock::time_point deadline) noexcept;
+  bool wait_up(Clock::time_point deadline);
   void down(const Link* which);
   void up();
   void know(natsConnection* connection);

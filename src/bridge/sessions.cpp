@@ -55,7 +55,7 @@ void Sessions::remove(const Session& session) {
 
 void Sessions::grant(Session& session, std::uint64_t pieces) {
   const Header header{.kind = Kind::credit, .credit = pieces};
-  (void)connection_.publish(session.reply_to, &session.own, &header, {}, false);
+  (void)connection_.publish(session.reply_to, &session.own, &header, {});
 }
 
 void Sessions::answer(const std::shared_ptr<Session>& session, const LocalAnswer& answer) {
@@ -68,22 +68,21 @@ void Sessions::answer(const std::shared_ptr<Session>& session, const LocalAnswer
   header.total = data.size();
   if (data.size() <= connection_.whole()) {
     const bool plain = answer.error == 0 && answer.status == 0;
-    (void)connection_.publish(session->reply_to, nullptr, plain ? nullptr : &header, data, false);
+    (void)connection_.publish(session->reply_to, nullptr, plain ? nullptr : &header, data);
     return remove(*session);
   }
   const std::lock_guard guard(session->lock);
   if (!session->memory.take(memory_, data.size())) {
     header.error = ENOBUFS;
     remove(*session);
-    (void)connection_.publish(session->reply_to, nullptr, &header, {}, false);
+    (void)connection_.publish(session->reply_to, nullptr, &header, {});
     return;
   }
   session->answer.assign(data.begin(), data.end());
   session->answering = true;
   session->last_activity = session->travels_since = Clock::now();
   session->sent = std::min<std::size_t>(kPieceBytes, connection_.longest());
-  (void)connection_.publish(session->reply_to, &session->own, &header, data.first(session->sent),
-                            false);
+  (void)connection_.publish(session->reply_to, &session->own, &header, data.first(session->sent));
 }
 
 // With the session locked.
@@ -94,7 +93,7 @@ void Sessions::send_pieces(Session& session) {
     Header header{.kind = Kind::data};
     header.offset = session.sent;
     const auto data = std::span<const std::byte>(session.answer).subspan(session.sent, size);
-    if (connection_.publish(session.reply_to, &session.own, &header, data, false) != 0) return;
+    if (connection_.publish(session.reply_to, &session.own, &header, data) != 0) return;
     session.sent += size;
     --session.credit;
   }
@@ -170,7 +169,7 @@ void Sessions::drop(const std::shared_ptr<Session>& session, int error) {
   if (!unserved || error == 0) return;
   session->owner->statistics.failed(error);
   const Header header{.kind = Kind::reply, .error = error};
-  (void)connection_.publish(session->reply_to, nullptr, &header, {}, false);
+  (void)connection_.publish(session->reply_to, nullptr, &header, {});
 }
 
 // Why no more pieces of it are waited for, or 0. With the session locked. Whatever the importer
@@ -216,7 +215,7 @@ void Sessions::tick(Clock::time_point now) {
     if (now < session->next_alive || session->reply_to.empty()) continue;
     session->next_alive = now + bound_ / 4;
     const Header header{.kind = Kind::alive};
-    (void)connection_.publish(session->reply_to, &session->own, &header, {}, false);
+    (void)connection_.publish(session->reply_to, &session->own, &header, {});
   }
   for (ExportedName* const name : with_cancelled) name->withdraw_cancelled();
 }

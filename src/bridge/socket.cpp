@@ -117,16 +117,16 @@ void Connection::send() noexcept {
   if (sending_ || (queue_.empty() && !unsent_)) return;
   sending_ = true;
   lock.unlock();
-  flush(sockets_);
+  flush(sockets_, Clock::time_point::max());
   lock.lock();
-  send_queue(lock);
+  send_queue(lock, Clock::time_point::max());
 }
 
-// What libnats has. By the one who sends: to libnats, sending nothing is an error of the
-// connection.
-int Connection::flush(std::uint64_t socket) noexcept {
+// What libnats has; what is left at the deadline the reader sends. By the one who sends: to
+// libnats, sending nothing is an error of the connection.
+int Connection::flush(std::uint64_t socket, Clock::time_point deadline) noexcept {
   constexpr int kLookMs = 100;
-  while (unsent_ && sockets_ == socket && !closing_) {
+  while (unsent_ && sockets_ == socket && !closing_ && Clock::now() < deadline) {
     {
       const auto link = this->link();
       const std::lock_guard guard(event_lock_);
@@ -142,9 +142,10 @@ int Connection::flush(std::uint64_t socket) noexcept {
 
 // By the one who sends, who is it no longer afterwards. Those whose messages these are do not hear
 // whether they were sent, as of any message that is lost later.
-void Connection::send_queue(std::unique_lock<std::mutex>& lock) noexcept {
+void Connection::send_queue(std::unique_lock<std::mutex>& lock,
+                            Clock::time_point deadline) noexcept {
   std::vector<OwnMsg> batch;
-  for (unsigned round = 0; round < kRounds && !queue_.empty(); ++round) {
+  for (unsigned round = 0; round < kRounds && !queue_.empty() && Clock::now() < deadline; ++round) {
     batch.swap(queue_);
     queued_ = 0;
     room_.notify_all();
@@ -154,7 +155,7 @@ void Connection::send_queue(std::unique_lock<std::mutex>& lock) noexcept {
     for (const OwnMsg& message : batch)
       (void)::natsConnection_PublishMsg(link->connection.get(), message.get());
     batch.clear();
-    flush(socket);
+    flush(socket, deadline);
     lock.lock();
   }
   sending_ = false;
@@ -163,10 +164,12 @@ void Connection::send_queue(std::unique_lock<std::mutex>& lock) noexcept {
 }
 
 int Connection::publish(const std::string& subject, const std::string* reply, const Header* header,
-                        std::span<const std::byte> data, bool may_wait) {
+                        std::span<const std::byte> data, Clock::time_point deadline) {
   const char* const to = reply != nullptr ? reply->c_str() : nullptr;
   const char* const bytes = reinterpret_cast<const char*>(data.data());
   const int size = static_cast<int>(data.size());
+  // Who does not wait for a cluster that is away sends what there is to send all the same.
+  const Clock::time_point until = deadline == kAtOnce ? Clock::time_point::max() : deadline;
   OwnMsg message;
   const auto make = [&] {
     natsMsg* made = nullptr;
@@ -177,13 +180,13 @@ int Connection::publish(const std::string& subject, const std::string* reply, co
   };
   if (header != nullptr && !make()) return ENOMEM;
   for (;;) {
-    if (!up_ && !(may_wait && wait_up())) return ENETDOWN;
+    if (!up_ && !(deadline != kAtOnce && wait_up(deadline))) return ENETDOWN;
     std::unique_lock lock(send_lock_);
     const auto room = [this] { return queued_ < kMostQueued || !sending_ || hurried_; };
-    if (may_wait) {
-      room_.wait(lock, room);
-    } else {
+    if (deadline == kAtOnce) {
       room_.wait_for(lock, kPatience, room);  // it may be the one who reads
+    } else if (!room_.wait_until(lock, deadline, room)) {
+      return ENETDOWN;
     }
     if (sending_ || gathers || !queue_.empty()) {
       if (!message && !make()) return ENOMEM;
@@ -191,7 +194,7 @@ int Connection::publish(const std::string& subject, const std::string* reply, co
       queued_ += data.size();
       if (sending_ || (gathers && queued_ < kMostQueued)) return 0;
       sending_ = true;
-      send_queue(lock);
+      send_queue(lock, until);
       return 0;
     }
     sending_ = true;
@@ -207,9 +210,9 @@ int Connection::publish(const std::string& subject, const std::string* reply, co
     } else {
       status = ::natsConnection_Publish(connection, subject.c_str(), bytes, size);
     }
-    const int sent = status == NATS_OK ? flush(socket) : 0;
+    const int sent = status == NATS_OK ? flush(socket, until) : 0;
     lock.lock();
-    send_queue(lock);
+    send_queue(lock, until);
     lock.unlock();
     if (status == NATS_OK) return sent;
     if (status == NATS_MAX_PAYLOAD) return EMSGSIZE;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "farcall/error.hpp"
+#include "memory/allocate_file.hpp"
 
 namespace farcall::channel::mapped_ring {
 namespace {
@@ -128,7 +129,7 @@ Handles create_in_file(UniqueFd file, const Options& options) {
   const FileSizeGuard guard;
   if (::ftruncate(file.get(), size) != 0) throw_errno("make a ring's file as large (ulimit -f)");
   // Allocated now: a shortage is an error here instead of a SIGBUS at first touch.
-  if (const int error = ::posix_fallocate(file.get(), 0, size); error != 0)
+  if (const int error = allocate_file(file.get(), ring_bytes(ring)); error != 0)
     throw SystemError(error, "allocate shared memory");
   RingMemory::format(file.get(), ring, RingKind::bytes);
   Handles handles = create_lifeline();

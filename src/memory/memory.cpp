@@ -19,6 +19,7 @@
 #include <string>
 
 #include "farcall/error.hpp"
+#include "memory/allocate_file.hpp"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
@@ -53,22 +54,6 @@ bool is_available(std::size_t size) noexcept {
   const char* const line = std::strstr(text, "MemAvailable:");
   return line == nullptr ||
          std::strtoull(line + sizeof "MemAvailable:", nullptr, 10) >= size / 1024;
-}
-
-// What a signal interrupts the kernel takes back whole. So where signals come faster than all of it
-// can be allocated, it is done in pieces that get smaller.
-void allocate(int fd, std::size_t size) {
-  std::size_t piece = size;
-  for (std::size_t done = 0; done < size;) {
-    const std::size_t now = std::min(piece, size - done);
-    const int error = ::posix_fallocate(fd, static_cast<off_t>(done), static_cast<off_t>(now));
-    if (error == 0)
-      done += now;
-    else if (error == EINTR)
-      piece = round_up_to_pages(now / 2);
-    else
-      throw SystemError(error == ENOSPC ? ENOMEM : error, "allocate shared memory");
-  }
 }
 
 sigset_t file_size_signal() noexcept {
@@ -147,6 +132,23 @@ std::size_t round_up_to_pages(std::size_t size) noexcept {
   return (size + page_size() - 1) & ~(page_size() - 1);
 }
 
+// What a signal interrupts the kernel takes back whole. So where signals come faster than all of it
+// can be allocated, it is done in pieces that get smaller.
+int allocate_file(int fd, std::size_t size) noexcept {
+  std::size_t piece = size;
+  for (std::size_t done = 0; done < size;) {
+    const std::size_t now = std::min(piece, size - done);
+    const int error = ::posix_fallocate(fd, static_cast<off_t>(done), static_cast<off_t>(now));
+    if (error == 0)
+      done += now;
+    else if (error == EINTR)
+      piece = round_up_to_pages(now / 2);
+    else
+      return error;
+  }
+  return 0;
+}
+
 SharedMemory SharedMemory::create(std::size_t size, const char* name, Writers writers) {
   if (size == 0) throw MisuseError("shared memory of zero bytes");
   if (!is_available(size))
@@ -164,7 +166,8 @@ SharedMemory SharedMemory::create(std::size_t size, const char* name, Writers wr
     throw_errno("ftruncate of a memfd");
   }
   // Allocated now: a shortage is an error here instead of a SIGBUS at first touch.
-  allocate(fd.get(), size);
+  if (const int error = allocate_file(fd.get(), size); error != 0)
+    throw SystemError(error == ENOSPC ? ENOMEM : error, "allocate shared memory");
   const int seals = writers == Writers::everybody ? kSeals : kSeals & ~F_SEAL_SEAL;
   if (::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) throw_errno("seal a memfd");
   return {std::move(fd), size};

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "watch/lease.hpp"
 #include "watch/status.hpp"
@@ -169,10 +170,14 @@ void Flows::add_half(Flow& flow, const Ref& ref, bool left, bool other_seen) con
   static constexpr Last kNothing{};
   const auto found = last_.find(key_of(ref));
   const Last& before = found == last_.end() ? kNothing : found->second;
+  // What was open at the last look and is seen only now had counted before.
+  const bool is_late = found == last_.end() && ref.end->opened < looked_before_;
   for (Figures* const figures : {&flow.total, &flow.since, &flow.grown}) {
     Figures& to = *figures;
-    const bool total = figures == &flow.total;
-    const Counters& from = total ? kNothing.counters : before.counters;
+    const Last& last = figures == &flow.total              ? kNothing
+                       : is_late && figures == &flow.since ? now_.at(key_of(ref))
+                                                           : before;
+    const Counters& from = last.counters;
     // Each party tells what it has sent; where it cannot be seen, the other one what came.
     add_passed(left ? to.forward : to.back, now.sent, from.sent);
     if (!other_seen) add_passed(left ? to.back : to.forward, now.received, from.received);
@@ -181,8 +186,7 @@ void Flows::add_half(Flow& flow, const Ref& ref, bool left, bool other_seen) con
     add_waits(waits, now.received, from.received);
     to.dropped += more(now.received.dropped, from.received.dropped) +
                   more(now.sent.dropped, from.sent.dropped);
-    if (left)
-      add_times(to.times, now_.at(key_of(ref)).times, total ? kNothing.times : before.times);
+    if (left) add_times(to.times, now_.at(key_of(ref)).times, last.times);
   }
 }
 
@@ -252,8 +256,8 @@ void Flows::pair(std::vector<Ref>& lefts, std::vector<Ref>& rights) {
 
 void Flows::look(const std::vector<Process>& processes) {
   const std::int64_t now = now_ns();
-  elapsed_ns_ = looked_at_ == 0 ? 0 : now - looked_at_;
-  looked_at_ = now;
+  looked_before_ = std::exchange(looked_at_, now);
+  elapsed_ns_ = looked_before_ == 0 ? 0 : now - looked_before_;
   read_all_times(processes);
   if (options_.timed) time_answers(processes);
   flows_.clear();

@@ -51,7 +51,7 @@ struct Flow {
   Party right;
   unsigned connections = 0;
   Figures total;  // of the connections that there are now
-  Figures since;  // the last look
+  Figures since;  // the last look; nothing of what was open then and is seen only now
   Figures grown;  // of all looks at this flow: never less, though connections go
 };
 
@@ -110,6 +110,7 @@ class Flows {
   std::map<Place, std::size_t> places_;
   std::map<Place, Figures> grown_;  // as of the last look
   std::int64_t looked_at_ = 0;
+  std::int64_t looked_before_ = 0;
   std::int64_t elapsed_ns_ = 0;
 };
 

@@ -209,6 +209,21 @@ TEST_F(BridgeBounds, NoClientWaitsForWhatAnotherHasHandedOver) {
   expect_service();
 }
 
+TEST_F(BridgeBounds, NoCallWaitsForWhatALocalServerHasHandedOver) {
+  std::vector<UniqueFd> sockets;
+  for (int i = 0; i < 3; ++i) sockets.push_back(lingering(600));
+  service_.reset();
+  service_ = std::make_unique<Service>(scratch_.file("door"), name("c"));  // which has them as well
+  expect_service();
+  for (UniqueFd& socket : sockets) {
+    const std::string request = "fd " + std::to_string(socket.get());
+    socket.reset();
+    raw_->publish("d.v1", "handed.over", "1;k=c;s=" + std::to_string(request.size()), request);
+    EXPECT_NE(raw_->read_until("k=r;e=" + std::to_string(EOPNOTSUPP)), "");
+  }
+  expect_service();
+}
+
 TEST_F(BridgeBounds, TheStatusWaitsForNothingThatSomebodyHasHandedOver) {
   for (int i = 0; i < 3; ++i) hand_over_what_lingers(name("s"), "0");
   EXPECT_NE(bridge_status(name("s")).find("\"connected\":true"), std::string::npos);

@@ -242,10 +242,10 @@ void serve_door(void*, char* data, std::size_t size, door_desc_t*, uint_t) {
     reply.resize(bytes);
     for (std::size_t i = 0; i < bytes; ++i) reply[i] = static_cast<char>(i * 31 % 251);
   }
-  if (reply == "fd") {
+  if (reply.starts_with("fd")) {
     door_desc_t passed{};
-    passed.d_attributes = DOOR_DESCRIPTOR;
-    passed.d_data.d_desc.d_descriptor = 0;
+    passed.d_attributes = reply == "fd" ? DOOR_DESCRIPTOR : DOOR_DESCRIPTOR | DOOR_RELEASE;
+    passed.d_data.d_desc.d_descriptor = reply == "fd" ? 0 : std::stoi(reply.substr(2));
     ::door_return(reply.data(), reply.size(), &passed, 1);
   }
   ::door_return(reply.data(), reply.size(), nullptr, 0);

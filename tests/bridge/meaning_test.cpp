@@ -370,6 +370,23 @@ TEST_F(BridgeMeaning, ADeadlineOfTheNameEndsACallOnBothSides) {
   EXPECT_TRUE(eventually([this] { return seen().cancelled == seen().sleeping; }));
 }
 
+TEST_F(BridgeMeaning, ADeadlineOfTheNameHoldsWhileTheClusterIsAway) {
+  start_service();
+  start_exporter();
+  const std::string text = "[nats]\nservers = [\"" + nats_->url() +
+                           "\"]\n[bridge]\nconnect_bound = 20\n[[import]]\nsubject = \"d.v1\"\n"
+                           "deadline = 0.3\ndoor = \"" +
+                           path("rdoor") + "\"\n";
+  importer_ = start_bridge(scratch_, channel("importer"),
+                           {"--config", scratch_.write("bridge.toml", text)});
+  nats_->stop();
+  // As soon as the importer knows no call is published, and nothing but the deadline ends one.
+  for (int i = 0; i < 5; ++i) {
+    const std::string error = call("x");
+    EXPECT_TRUE(error == "!ETIMEDOUT" || (i == 0 && error == "!ECONNRESET")) << error;
+  }
+}
+
 TEST_F(BridgeMeaning, OnlyThoseOnTheListMayCall) {
   start_service();
   start_exporter();

@@ -128,6 +128,41 @@ TEST(CPipeFork, TheLastOneWhoClosesWhatNobodyUsedIsNoticed) {
   EXPECT_EQ(child.join(), 0);
 }
 
+// Either side may be done with sending before anybody has used the end: the other one keeps it.
+TEST(CPipeFork, WhoIsDoneWithSendingDoesNotTakeWhatNobodyHasUsed) {
+  for (const bool child_is_done : {true, false}) {
+    Ends pipe;
+    const Shared<Event> done;
+    const auto leave_or_use = [&](bool leave) {
+      if (leave) {
+        farcall_pipe_close_sending(pipe.one.get());
+        done->happens();
+      } else {
+        ASSERT_TRUE(done->wait());
+        EXPECT_EQ(send(pipe.one, "still here"), 0);
+      }
+    };
+    Child child([&] {
+      pipe.other.reset();
+      leave_or_use(child_is_done);
+    });
+    leave_or_use(!child_is_done);
+    EXPECT_EQ(receive(pipe.other), "still here");
+    EXPECT_EQ(child.join(), 0);
+  }
+}
+
+TEST(CPipeFork, ThatNothingFollowsIsToldWithTheFirstUse) {
+  Ends pipe;
+  in_child([] {});
+  EXPECT_EQ(send(pipe.other, "a question"), 0);
+  farcall_pipe_close_sending(pipe.one.get());
+  EXPECT_EQ(receive(pipe.other, 0), "EAGAIN");
+  EXPECT_EQ(receive(pipe.one), "a question");
+  EXPECT_EQ(receive(pipe.other), "EPIPE");
+  EXPECT_EQ(send(pipe.one, "more"), -EPIPE);
+}
+
 TEST(CPipeFork, AKilledPeerIsNoticed) {
   for (const int wait : {FARCALL_WAIT_ADAPTIVE, FARCALL_WAIT_SPIN, FARCALL_WAIT_BLOCK}) {
     Ends pipe(4096, wait);

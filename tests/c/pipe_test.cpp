@@ -266,6 +266,7 @@ TEST(CPipe, RefusesWhatCannotBe) {
   EXPECT_EQ(farcall_pipe_receive(pipe.one.get(), nullptr, 1, nullptr, 0), -EINVAL);
   EXPECT_EQ(farcall_pipe_receive(nullptr, nullptr, 0, nullptr, 0), -EINVAL);
   EXPECT_EQ(farcall_pipe_finish(nullptr), -EINVAL);
+  farcall_pipe_close_sending(nullptr);
   EXPECT_EQ(farcall_pipe_poll_begin(nullptr), -EINVAL);
   EXPECT_EQ(farcall_pipe_poll_descriptor(nullptr), -EINVAL);
   EXPECT_EQ(farcall_pipe_descriptors(nullptr, nullptr), -EINVAL);

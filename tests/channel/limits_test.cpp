@@ -10,12 +10,16 @@
 
 #include "channel/conformance.hpp"
 #include "channel/kernel_limit.hpp"
+#include "farcall/channel/file_mapping.hpp"
+#include "farcall/channel/memfd.hpp"
 #include "farcall/channel/posix_mq.hpp"
+#include "farcall/channel/posix_shm.hpp"
 #include "farcall/channel/sysv_mq.hpp"
 #include "farcall/channel/udp.hpp"
 #include "farcall/channel/unix_dgram.hpp"
 #include "farcall/channel/unix_seqpacket.hpp"
 #include "farcall/error.hpp"
+#include "memory/frequent_signals.hpp"
 
 namespace farcall::channel::test {
 namespace {
@@ -52,6 +56,15 @@ TEST(Limits, OfQueuesAreTheKernels) {
             kernel_limit("/proc/sys/fs/mqueue/msgsize_max", 0));
   EXPECT_EQ(Channel<SysvMq>().take_writer()->max_message(),
             kernel_limit("/proc/sys/kernel/msgmax", 0));
+}
+
+TEST(Limits, OfMemoryAreNoneOfSignals) {
+  const farcall::test::FrequentSignals signals;
+  const Options large{.buffer_bytes = std::size_t{16}
+                                      << 20};  // takes longer than until the next one
+  EXPECT_NO_THROW(Channel<Memfd>{large});
+  EXPECT_NO_THROW(Channel<PosixShm>{large});
+  EXPECT_NO_THROW(Channel<FileMapping>{large});
 }
 
 TEST(Limits, OfDatagramsGrowWithTheBufferAskedFor) {

@@ -10,7 +10,6 @@
 #include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -20,6 +19,7 @@
 #include <thread>
 
 #include "farcall/error.hpp"
+#include "memory/frequent_signals.hpp"
 
 namespace farcall {
 namespace {
@@ -34,30 +34,6 @@ int adopt_error(UniqueFd fd) {
   }
   return 0;
 }
-
-// Signals that come often, as long as this lives.
-class Signals {
- public:
-  Signals() {
-    struct sigaction action {};
-    action.sa_handler = [](int) {};
-    action.sa_flags = SA_RESTART;
-    ::sigaction(SIGALRM, &action, &before_);
-    const itimerval often{.it_interval = {.tv_sec = 0, .tv_usec = 100},
-                          .it_value = {.tv_sec = 0, .tv_usec = 100}};
-    ::setitimer(ITIMER_REAL, &often, nullptr);
-  }
-  ~Signals() {
-    const itimerval none{};
-    ::setitimer(ITIMER_REAL, &none, nullptr);
-    ::sigaction(SIGALRM, &before_, nullptr);
-  }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-
- private:
-  struct sigaction before_ {};
-};
 
 // Permits files of any size at first, as far as this process may.
 class FileLimit {
@@ -245,7 +221,7 @@ TEST(MapTwice, LeavesNothingMappedBehind) {
 }
 
 TEST(SharedMemory, IsMadeWhateverSignalsCome) {
-  const Signals signals;
+  const test::FrequentSignals signals;
   for (int i = 0; i < 1000; ++i) EXPECT_NO_THROW(SharedMemory::create(135'168)) << i;
   // This takes longer than it is from one signal to the next.
   const SharedMemory large = SharedMemory::create(std::size_t{8} << 20);

@@ -393,3 +393,43 @@ def test_a_function_may_fork(path):
 
     with farcall.serve(path, answer), farcall.open_door(path) as door:
         assert [door.call(b"") for _ in range(20)] == [b"\x01"] * 20
+
+
+def test_a_server_that_is_slow_to_answer_is_waited_for(path):
+    program = "import farcall, sys; s = farcall.serve(sys.argv[1], bytes); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program, path], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, env={**os.environ, "LD_PRELOAD": os.environ["SLOW_ACCEPT"]}) as slow:
+        try:
+            assert slow.stdout.readline() == b"\n"
+            with farcall.open_door(path, timeout=20) as door:
+                assert door(b"abc") == b"abc"
+        finally:
+            slow.kill()
+
+
+@pytest.mark.parametrize("uses_it", [False, True])
+def test_a_door_that_a_thread_of_the_parent_calls_is_closed_in_a_child(path, uses_it):
+    begun, over = threading.Event(), threading.Event()
+
+    def answer(data):
+        if data == b"long":
+            begun.set()
+            over.wait(60)
+        return data
+
+    with farcall.serve(path, answer), farcall.open_door(path) as door:
+        thread = threading.Thread(target=door.call, args=(b"long",))
+        thread.start()
+        assert begun.wait(60)
+        if (pid := os.fork()) == 0:
+            try:
+                if uses_it:
+                    assert door.call(b"short", timeout=60) == b"short"
+                before = len(os.listdir("/proc/self/fd"))
+                door.close()
+                os._exit(0 if len(os.listdir("/proc/self/fd")) < before else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        over.set()
+        thread.join()

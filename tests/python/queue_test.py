@@ -194,9 +194,13 @@ def wait_for(condition):
         time.sleep(0.001)
 
 
-def is_asleep(pid):
+def is_in_state(pid, state):
     with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] == "S"
+        return stat.read().rpartition(")")[2].split()[0] == state
+
+
+def is_asleep(pid):
+    return is_in_state(pid, "S")
 
 
 def test_a_consumer_that_is_killed_while_it_waits_holds_nobody_up():
@@ -211,17 +215,25 @@ def test_a_consumer_that_is_killed_while_it_waits_holds_nobody_up():
         assert q.get() == i
 
 
-def die_while_getting(q, item_bytes, steps):
-    """Does so many of the steps by which a getter, with its lock held, moves over an item (queue.h)."""
-    side = 320
-    position, items, next_position, next_items = (side + at for at in (64, 72, 80, 88))
-    memory = mmap.mmap(q._items.descriptors()[0], 4096)
+# Where things are in the memory of a queue (queue.h): both sides, the first entry of a process, data.
+PUT, GET, PROCESS, DATA = 192, 320, 640, 8768
+
+
+def die_halfway(q, side, steps):
+    """Takes the lock of that side and writes numbers into the memory, which are some of the steps on the
+    way over an item."""
+    memory = mmap.mmap(q._items.descriptors()[0], DATA + 4096)
     lock = ctypes.byref(ctypes.c_char.from_buffer(memory, side))
     assert ctypes.CDLL(None).pthread_mutex_lock(lock) == 0
-    for at, value in [(next_items, 1), (next_position, item_bytes), (items, 1),
-                      (position, item_bytes)][:steps]:
+    for at, value in steps:
         memory[at:at + 8] = value.to_bytes(8, sys.byteorder)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_while_getting(q, item_bytes, steps):
+    position, items, next_position, next_items = (GET + at for at in (64, 72, 80, 88))
+    die_halfway(q, GET, [(next_items, 1), (next_position, item_bytes), (items, 1),
+                         (position, item_bytes)][:steps])
 
 
 @pytest.mark.parametrize("steps", range(5))
@@ -279,6 +291,118 @@ def test_a_queue_that_ends_ends_those_who_wait_for_a_place():
     assert ends == [True]
 
 
+def put_long_and_die(q, how):
+    """Takes both places, for items that do not fit: the second one waits behind the first."""
+    q.put(bytes(3000))
+    q.put(bytes(3000))
+    q.put(bytes(3000))
+    wait_for(lambda: not q._items.empty())
+    if how == "exit":
+        q.cancel_join_thread()
+    elif how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        os._exit(0)
+
+
+@pytest.mark.parametrize("how", ["exit", "kill", "os._exit"])
+@pytest.mark.parametrize("reaped", [True, False])
+def test_places_of_a_process_that_has_not_put_its_items_are_given_back(how, reaped):
+    q = farcall.Queue(maxsize=3, capacity=4096)
+    process = multiprocessing.get_context("fork").Process(target=put_long_and_die, args=(q, how))
+    process.start()
+    if reaped:
+        process.join()
+    else:  # also what nobody has waited for is gone
+        wait_for(lambda: is_in_state(process.pid, "Z"))
+    wait_for(lambda: q.qsize() == 1)  # its other thread may end a moment later
+    assert not q.full()
+    q.put(1, timeout=60)
+    q.put(2, timeout=60)
+    with pytest.raises(queue.Full):
+        q.put(3, timeout=0.01)
+    assert [q.get(), q.get(), q.get()] == [bytes(3000), 1, 2]
+    for i in range(3):
+        q.put(i, timeout=0)
+    assert q.full()
+    process.join()
+
+
+def test_who_waits_for_a_place_gets_that_of_a_process_that_dies_meanwhile():
+    q = farcall.Queue(maxsize=2, capacity=4096)
+    hold = "q.put(bytes(4000)); q.put(bytes(4000)); time.sleep(1000)"
+    process = multiprocessing.get_context("fork").Process(
+        target=exec, args=(hold, {"q": q, "time": time}))
+    process.start()
+    wait_for(q.full)
+    threading.Timer(0.3, process.kill).start()
+    q.put("here", timeout=60)
+    process.join()
+    assert [q.get(), q.get()] == [bytes(4000), "here"]
+
+
+def test_places_of_those_who_live_are_not_given_away():
+    q = farcall.Queue(maxsize=2, capacity=4096)
+    q.put(bytes(4000))
+    q.put(b"behind it" * 400)
+    assert q.full()
+    process = multiprocessing.get_context("fork").Process(target=q.put, args=(1, True, 0.5))
+    process.start()
+    process.join()
+    assert process.exitcode == 1  # queue.Full
+    assert [q.get(), q.get()] == [bytes(4000), b"behind it" * 400]
+
+
+def put_without_end(q):
+    while True:
+        q.put(0)
+
+
+def test_producers_that_are_killed_at_any_moment_leave_all_places():
+    q = farcall.Queue(maxsize=2)
+    context = multiprocessing.get_context("fork")
+    for _ in range(100):
+        process = context.Process(target=put_without_end, args=(q,), daemon=True)
+        process.start()
+        for _ in range(50):
+            q.get()
+        process.kill()
+        process.join()
+        while not q.empty():
+            q.get()
+        for i in range(2):
+            q.put(i, timeout=0)
+        assert q.full()
+        assert [q.get(), q.get()] == [0, 1]
+
+
+def die_while_putting(q, steps):
+    """As above, of a putter: with all steps the item is put and counted."""
+    q.put(0, timeout=0)  # 16 bytes; from here on this process has an entry
+    q.get()
+    assert q._items.reserve(0)
+    position, next_position, next_items, next_process = (PUT + at for at in (64, 80, 88, 96))
+    die_halfway(q, PUT, [(DATA + 16, 3 << 56 | 8), (DATA + 24, 7), (next_position, 32), (next_items, 2),
+                         (next_process, 1), (position, 32), (PROCESS + 32, 2)][:steps])
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_place_counts_once_whatever_its_putter_had_done_when_it_was_killed(steps):
+    q = farcall.Queue(maxsize=1, capacity=4096)
+    process = multiprocessing.get_context("fork").Process(target=die_while_putting, args=(q, steps))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    if steps >= 6:
+        with pytest.raises(queue.Full):
+            q.put(1, timeout=0.01)
+        assert q.get() == 7
+    for i in range(3):
+        q.put(i, timeout=0)
+        assert q.full()
+        assert q.get() == i
+
+
 def test_producers_and_consumers_that_are_killed_at_any_moment_leave_a_queue_that_works():
     q = farcall.Queue(capacity=8192)
     context = multiprocessing.get_context("fork")
@@ -330,6 +454,62 @@ def test_threads_share_a_queue():
     for thread in threads:
         thread.join()
     assert sorted(got) == [(n, i) for n in range(3) for i in range(500)]
+
+
+def test_an_item_for_which_there_is_no_thread_leaves_its_place(monkeypatch):
+    q = farcall.Queue(maxsize=2, capacity=4096)
+    q.put(bytes(4000))
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            q.put(bytes(4000))
+    assert q.qsize() == 1
+    q.put(bytes(3000), timeout=0)
+    assert [q.get(), q.get()] == [bytes(4000), bytes(3000)]
+
+
+def test_a_forked_child_begins_with_nothing_of_its_parents_from_the_first():
+    q = farcall.Queue(capacity=4096)
+    q.put(bytes(4000))
+    q.put(b"waits" * 500)
+    if (pid := os.fork()) == 0:
+        q.close()
+        os._exit(len(q._waiting) or q._feeder is not None)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert [q.get(), q.get()] == [bytes(4000), b"waits" * 500]
+
+
+def test_what_a_thread_of_the_parent_used_is_closed_in_a_child():
+    q = farcall.Queue(capacity=4096)
+    thread = threading.Thread(target=q.get)
+    thread.start()
+    wait_for(lambda: all(is_in_state(f"{os.getpid()}/task/{task}", "S")
+                         for task in os.listdir("/proc/self/task") if int(task) != os.getpid()))
+    if (pid := os.fork()) == 0:
+        descriptor = q._items.descriptors()[0]
+        q._items.close()
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    q.put(1)
+    thread.join()
+
+
+def test_a_large_queue_is_made_whatever_signals_come():
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+    try:
+        farcall.Queue(capacity="16M")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_2000_queues_leave_nothing():

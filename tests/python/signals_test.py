@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every wait ends with the signal that comes, once, and goes on if the handler returns."""
 
+import os
 import random
 import signal
 import subprocess
@@ -132,6 +133,30 @@ def test_handlers_are_as_before_when_a_name_has_been_waited_for():
         assert signal.signal(signal.SIGUSR1, before) is not None
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_child_is_interrupted_whatever_threads_of_its_parent_waited_for():
+    name = f"nobody-{os.getpid()}"
+    thread = threading.Thread(target=lambda: pytest.raises(OSError, farcall.open_pipe, name, timeout=3))
+    before = signal.getsignal(signal.SIGALRM), signal.getsignal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    thread.start()
+    while not any(open(f"/proc/self/task/{task}/stat").read().rpartition(")")[2].split()[0] == "S"
+                  for task in os.listdir("/proc/self/task") if int(task) != os.getpid()):
+        time.sleep(0.001)
+    if (pid := os.fork()) == 0:
+        def interrupt(*_):
+            os._exit(42)
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+        try:
+            farcall.open_pipe(name, timeout=15)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
+    thread.join()
+    signal.signal(signal.SIGALRM, before[0])
+    signal.signal(signal.SIGUSR1, before[1])
 
 
 def test_a_signal_does_not_disturb_the_wait_of_another_thread():

@@ -112,9 +112,11 @@ TEST(WatchFlows, WhatHasPassedSinceIsTheDifference) {
   // Another process of that number, or another end at that place.
   Process again = process_of(kOne, {end_of(Role::client, 5, 2, 0)});
   again.started = 2;
+  again.ends[0].opened = flows.looked_at();
   flows.look({again});
   EXPECT_EQ(flows.flows()[0].since.forward.messages, 2U);
   again.ends[0].generation = 4;
+  again.ends[0].opened = flows.looked_at();
   flows.look({again});
   EXPECT_EQ(flows.flows()[0].since.forward.messages, 2U);
   // A counter that goes back is nobody's.
@@ -124,6 +126,23 @@ TEST(WatchFlows, WhatHasPassedSinceIsTheDifference) {
 }
 
 // What is a counter to who reads it does not go back.
+TEST(WatchFlows, WhatIsSeenLateHasNotPassedSinceTheLastLook) {
+  Flows flows({.timed = false});
+  flows.look({});
+  End late = end_of(Role::client, 5, 1000, 1000);  // opened long ago
+  End fresh = end_of(Role::client, 6, 7, 7);
+  fresh.opened = flows.looked_at() + 1;
+  const std::vector<Process> all{process_of(kOne, {late}), process_of(kOther, {fresh})};
+  flows.look(all);
+  ASSERT_EQ(flows.flows().size(), 2U);
+  for (const Flow& flow : flows.flows()) {
+    const bool is_late = flow.left.pid == kOne;
+    EXPECT_EQ(flow.since.forward.messages, is_late ? 0U : 7U);
+    EXPECT_EQ(flow.total.forward.messages, is_late ? 1000U : 7U);
+    EXPECT_EQ(flow.grown.forward.messages, is_late ? 1000U : 7U);
+  }
+}
+
 TEST(WatchFlows, WhatHasPassedStaysCountedWhenAConnectionGoes) {
   Flows flows({.timed = false});
   const auto look = [&](std::vector<End> ends) {

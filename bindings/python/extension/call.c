@@ -202,6 +202,7 @@ static PyObject* open_client(PyObject* module, PyObject* const* args, Py_ssize_t
                              PyObject* keywords) {
   (void)module;
   static const char* const names[] = {"type", "path", "timeout", NULL};
+  static const int64_t kLongestOpening = 5000000000;
   PyObject* values[3] = {0};
   PyTypeObject* type;
   if (!take_arguments(args, count, keywords, names, values, 2) ||
@@ -213,14 +214,19 @@ static PyObject* open_client(PyObject* module, PyObject* const* args, Py_ssize_t
   const struct deadline deadline = begin_timeout(timeout);
   farcall_client* handle = NULL;
   int error;
-  do { /* it looks again and again, and so do we: a signal may come between two looks */
-    const int64_t slice = time_left(deadline, 100000000);
+  /* A signal does not end it, so it is done in slices: each twice as long as the one before, as
+   * nobody is asked again who is slow to answer. A slice of 0 would be none. */
+  int64_t slice = 100000000;
+  int64_t left = time_left(deadline, slice);
+  do {
     PyThreadState* const thread = PyEval_SaveThread();
-    error = farcall_client_open(PyBytes_AsString(path), slice, &handle);
+    error = farcall_client_open(PyBytes_AsString(path), left, &handle);
     PyEval_RestoreThread(thread);
     if (PyErr_CheckSignals() < 0) error = kRaised;
+    if (slice < kLongestOpening) slice *= 2;
+    left = time_left(deadline, slice);
   } while ((error == -ENOENT || error == -ECONNREFUSED || error == -ETIMEDOUT || error == -EINTR) &&
-           time_left(deadline, 1) > 0);
+           left > 0);
   Client* client = NULL;
   if (error == 0) {
     client = as_client(PyType_GenericAlloc(type, 0));

@@ -89,6 +89,8 @@ int64_t take_lock(PyThread_type_lock lock, struct deadline deadline);
 struct noted_signals;
 struct noted_signals* note_signals(void);
 void stop_noting(struct noted_signals* noted);
+/* In a forked child. */
+void forget_noting(void);
 
 /* ---- life.c ---- */
 
@@ -96,7 +98,7 @@ struct life {
   void* handle;
   void (*free)(void* handle);
   atomic_uint state; /* how many use it; kClosed */
-  atomic_uint owner; /* the process that used it first; 0: none yet */
+  atomic_uint owner; /* the process that used it first, or of a shared one last; 0: none yet */
   bool shared;       /* forked children may use it, too */
 };
 bool prepare_lives(void);

@@ -75,9 +75,11 @@ static PyObject* put_held(PyObject* self, struct queue_item* item, PyObject* obj
   int64_t error = queue_reserve(life_of(self)->handle, begin_timeout(timeout));
   const bool reserved = error == 0;
   if (reserved) error = queue_try_put(life_of(self)->handle, item);
+  PyObject* const later = reserved && error == -EAGAIN ? queue_pickled(item, object) : NULL;
+  if (reserved && error != 0 && !later) queue_give_back(life_of(self)->handle);
   leave(life_of(self));
+  if (later || PyErr_Occurred()) return later;
   if (error == 0) Py_RETURN_TRUE;
-  if (reserved && error == -EAGAIN) return queue_pickled(item, object);
   if (error == -EAGAIN || error == -ETIMEDOUT) Py_RETURN_FALSE;
   return raise_error(error);
 }
@@ -108,6 +110,22 @@ static PyObject* item_queue_put(PyObject* self, PyObject* pickled) {
   Py_RETURN_NONE;
 }
 
+static PyObject* item_queue_give_back(PyObject* self, PyObject* unused) {
+  (void)unused;
+  if (!enter(life_of(self))) return NULL;
+  queue_give_back(life_of(self)->handle);
+  leave(life_of(self));
+  Py_RETURN_NONE;
+}
+
+/* The entry is the parent's. */
+static PyObject* item_queue_forked(PyObject* self, PyObject* unused) {
+  (void)unused;
+  struct queue* const queue = life_of(self)->handle;
+  if (queue) queue->process = NULL;
+  Py_RETURN_NONE;
+}
+
 static PyObject* raise_empty(void) {
   PyObject* const module = PyImport_ImportModule("queue");
   PyObject* const empty = module ? PyObject_GetAttrString(module, "Empty") : NULL;
@@ -134,11 +152,9 @@ static PyObject* item_queue_get(PyObject* self, PyObject* seconds) {
 static PyObject* item_queue_size(PyObject* self, PyObject* unused) {
   (void)unused;
   if (!enter(life_of(self))) return NULL;
-  struct queue_memory* const memory = ((struct queue*)life_of(self)->handle)->memory;
-  const uint64_t got = atomic_load(&memory->get.items);
-  const uint64_t reserved = atomic_load(&memory->reserved);
+  const uint64_t size = queue_size(life_of(self)->handle);
   leave(life_of(self));
-  return PyLong_FromUnsignedLongLong(reserved - got);
+  return PyLong_FromUnsignedLongLong(size);
 }
 
 static PyObject* item_queue_empty(PyObject* self, PyObject* unused) {
@@ -168,6 +184,9 @@ static PyMethodDef methods[] = {
      "Puts a reserved pickled object of any size; waits for ever, unmoved by signals."},
     {"get", item_queue_get, METH_O,
      "get(timeout): the first object; queue.Empty where there is none in time."},
+    {"give_back", item_queue_give_back, METH_NOARGS,
+     "Gives back a place whose item is not going to be put."},
+    {"forked", item_queue_forked, METH_NOARGS, "In a child, before it does anything else with it."},
     {"size", item_queue_size, METH_NOARGS, "How many items have been reserved, and not got."},
     {"empty", item_queue_empty, METH_NOARGS, "Whether there is nothing to get."},
     {"descriptors", item_queue_descriptors, METH_NOARGS,

@@ -18,6 +18,9 @@
  * silenced only where none of them has anything to do: for room only the holder of the lock waits,
  * as others may need less of it.
  *
+ * Where the queue holds a number of items at most, each has a place before it is put
+ * (queue_places.c).
+ *
  * An item begins with a word: its size, and above that what it is.
  *
  * Those who share a queue trust each other, as they unpickle what the others put.
@@ -26,6 +29,7 @@
 #define FARCALL_PYTHON_QUEUE_H
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include "extension.h"
 
@@ -46,10 +50,22 @@ struct queue_side {
   _Alignas(64) atomic_ullong position; /* bytes put, or got; its writer holds the lock */
   atomic_ullong items;                 /* got; of the other side nobody counts them */
   /* What both will be once the item has been got whose getter is about to move them: who finds its
-   * lock tells from these how far it came. */
+   * lock tells from these how far it came. Of who puts: the position, and the count and the index
+   * of its process. */
   atomic_ullong next_position;
   atomic_ullong next_items;
+  atomic_uint next_process;
 };
+
+/* One that puts into a queue with places. */
+struct queue_process {
+  _Alignas(64) atomic_int pid; /* 0: nobody's; the first is everybody's who has found no other */
+  uint64_t space;              /* of process ids */
+  uint64_t began;              /* as /proc has it */
+  atomic_ullong reserved; /* places, in all, also by who had the entry before: with their lock */
+  atomic_ullong put;      /* of those: with the lock of who puts */
+};
+enum { kProcesses = 128 };
 
 struct queue_memory {
   uint64_t magic;
@@ -61,6 +77,8 @@ struct queue_memory {
   _Alignas(64) atomic_uint waiting[kBells]; /* all read it for each item, and few write it */
   _Alignas(64) struct queue_side put;
   _Alignas(64) struct queue_side get;
+  _Alignas(64) struct queue_side places; /* its lock alone */
+  struct queue_process processes[kProcesses];
   _Alignas(64) unsigned char data[];
 };
 
@@ -68,6 +86,7 @@ struct queue {
   struct queue_memory* memory;
   size_t size;
   int descriptors[kQueueDescriptors];
+  struct queue_process* process; /* this one's, once it has reserved a place */
 };
 
 /* Return NULL with an exception. Opened ones take the descriptors if they succeed. */
@@ -98,8 +117,16 @@ PyObject* queue_unpickled(PyObject* pickled);
 
 /* ---- queue_items.c ---- */
 
-/* 0, or -EAGAIN, -ETIMEDOUT, -EOWNERDEAD, kRaised. */
-int64_t queue_reserve(struct queue* queue, struct deadline deadline);
+/* With the GIL, which is given away while another one holds the lock. 0, or -EAGAIN, -ETIMEDOUT,
+ * -EOWNERDEAD, kRaised. */
+int64_t queue_lock(struct queue* queue, struct queue_side* side, struct deadline deadline);
+/* Of a lock taken with `error`: sets right what a dead holder has left. Where it returns an error
+ * the lock is not held. */
+int64_t queue_check_lock(struct queue* queue, struct queue_side* side, int error);
+/* Until *word is not `seen`, or for nothing: 0. Else -ETIMEDOUT, kRaised. */
+int64_t queue_wait_for_change(struct queue* queue, int bell, const atomic_ullong* word,
+                              uint64_t seen, struct deadline deadline);
+void queue_ring(struct queue* queue, int bell);
 /* A reserved item. -EAGAIN also where there is no room for the whole item. */
 int64_t queue_try_put(struct queue* queue, const struct queue_item* item);
 /* One that has been pickled. Waits for ever, also in the middle of the item; not for threads that
@@ -109,5 +136,18 @@ int64_t queue_put(struct queue* queue, const void* pickled, size_t size);
 PyObject* queue_get(struct queue* queue, struct deadline deadline, enum queue_kind* kind,
                     int64_t* error);
 bool queue_is_empty(const struct queue* queue);
+
+/* ---- queue_places.c ---- */
+
+/* A place for an item. 0, or -EAGAIN, -ETIMEDOUT, -EOWNERDEAD, kRaised. */
+int64_t queue_reserve(struct queue* queue, struct deadline deadline);
+/* One that is not needed after all. */
+void queue_give_back(struct queue* queue);
+/* Items that have a place. */
+uint64_t queue_size(struct queue* queue);
+/* With the lock of the places. */
+void queue_count_reserved(struct queue_memory* memory);
+/* Of a process that puts nothing more through this. */
+void queue_leave_entry(struct queue* queue);
 
 #endif

@@ -22,7 +22,7 @@ static uint64_t header_of(enum queue_kind kind, size_t size) {
 
 /* ---- bells ---- */
 
-static void ring(struct queue* queue, int bell) {
+void queue_ring(struct queue* queue, int bell) {
   /* What has changed has been stored sequentially consistently: pairs with the count of who waits.
    */
   const uint64_t one = 1;
@@ -34,7 +34,7 @@ static void ring(struct queue* queue, int bell) {
 /* Nothing goes through the queue any more; who waits learns of it. */
 static void break_queue(struct queue* queue) {
   atomic_store(&queue->memory->broken, 1);
-  for (int bell = kItems; bell < kBells; ++bell) ring(queue, bell);
+  for (int bell = kItems; bell < kBells; ++bell) queue_ring(queue, bell);
 }
 
 /* ---- locks ---- */
@@ -57,13 +57,37 @@ static void count_anew(struct queue_side* get) {
     atomic_store(&get->items, atomic_load(&get->next_items) - 1);
 }
 
-/* What the last holder has left: nothing, as positions move last; but for long items, and the count
- * of what has been got. */
-static int64_t check_lock(struct queue* queue, struct queue_side* side, int error) {
+/* Moves to where what has been put ends, which is the end of `items` items. With the lock held. */
+static void move_to(struct queue* queue, uint64_t position, uint64_t items) {
+  struct queue_side* const put = &queue->memory->put;
+  struct queue_process* const process = queue->process;
+  if (process) { /* of a queue with places: see count_put() */
+    atomic_store(&put->next_position, position);
+    atomic_store(&put->next_items, atomic_load(&process->put) + items);
+    atomic_store(&put->next_process, (unsigned)(process - queue->memory->processes));
+  }
+  atomic_store(&put->position, position);
+  if (process && items != 0) atomic_store(&process->put, atomic_load(&put->next_items));
+}
+
+/* Who died on its way through that has put an item where the position has moved, and may not have
+ * counted it. */
+static void count_put(struct queue_memory* memory) {
+  struct queue_side* const put = &memory->put;
+  if (atomic_load(&put->next_position) == atomic_load(&put->position))
+    atomic_store(&memory->processes[atomic_load(&put->next_process)].put,
+                 atomic_load(&put->next_items));
+}
+
+/* What the last holder has left: nothing, as positions move last; but for long items, and the
+ * counts. */
+int64_t queue_check_lock(struct queue* queue, struct queue_side* side, int error) {
   if (error == EOWNERDEAD) {
     pthread_mutex_consistent(&side->lock);
     if (atomic_load(&side->holder) == kIsInALongItem) break_queue(queue);
     if (side == &queue->memory->get) count_anew(side);
+    if (side == &queue->memory->put) count_put(queue->memory);
+    if (side == &queue->memory->places) queue_count_reserved(queue->memory);
     atomic_store(&side->holder, kGoesOn);
     error = 0;
   }
@@ -75,7 +99,7 @@ static int64_t check_lock(struct queue* queue, struct queue_side* side, int erro
 }
 
 /* With the GIL, which is given away while another one holds the lock. */
-static int64_t lock(struct queue* queue, struct queue_side* side, struct deadline deadline) {
+int64_t queue_lock(struct queue* queue, struct queue_side* side, struct deadline deadline) {
   int error = pthread_mutex_trylock(&side->lock);
   while (error == EBUSY) {
     /* Also who does not want to wait waits for a holder that goes on. */
@@ -94,15 +118,15 @@ static int64_t lock(struct queue* queue, struct queue_side* side, struct deadlin
     if (PyErr_CheckSignals() < 0) return kRaised;
     error = EBUSY;
   }
-  return check_lock(queue, side, error);
+  return queue_check_lock(queue, side, error);
 }
 
 /* ---- waiting ---- */
 
 /* Until *word is not `seen`, for a while without the kernel; 0 also for nothing. Else -ETIMEDOUT,
  * kRaised. */
-static int64_t wait_for_change(struct queue* queue, int bell, const atomic_ullong* word,
-                               uint64_t seen, struct deadline deadline) {
+int64_t queue_wait_for_change(struct queue* queue, int bell, const atomic_ullong* word,
+                              uint64_t seen, struct deadline deadline) {
   PyThreadState* const thread = PyEval_SaveThread();
   const struct deadline spin = in(kSpin);
   bool changed = false;
@@ -129,26 +153,8 @@ static int64_t wait_for_change(struct queue* queue, int bell, const atomic_ullon
   else
     changed = true;
   atomic_fetch_sub(waiting, 1);
-  if (changed) ring(queue, bell); /* others may not have seen it yet */
+  if (changed) queue_ring(queue, bell); /* others may not have seen it yet */
   return result;
-}
-
-int64_t queue_reserve(struct queue* queue, struct deadline deadline) {
-  struct queue_memory* const memory = queue->memory;
-  if (memory->most == 0) {
-    atomic_fetch_add_explicit(&memory->reserved, 1, memory_order_relaxed);
-    return 0;
-  }
-  for (;;) {
-    const uint64_t got = atomic_load(&memory->get.items);
-    unsigned long long reserved = atomic_load(&memory->reserved);
-    while (reserved - got < memory->most)
-      if (atomic_compare_exchange_weak(&memory->reserved, &reserved, reserved + 1)) return 0;
-    if (atomic_load(&memory->broken)) return -EOWNERDEAD;
-    if (deadline.at == 0) return -EAGAIN;
-    const int64_t waited = wait_for_change(queue, kPlaces, &memory->get.items, got, deadline);
-    if (waited != 0) return waited;
-  }
 }
 
 /* ---- bytes ---- */
@@ -190,27 +196,27 @@ static bool put_if_room(struct queue* queue, enum queue_kind kind, const void* i
   if (!has_room(memory, tail, room_of(size))) return false;
   copy_in(memory, tail, &header, kHeader);
   copy_in(memory, tail + kHeader, item, size);
-  atomic_store(&memory->put.position, tail + room_of(size));
+  move_to(queue, tail + room_of(size), 1);
   return true;
 }
 
 int64_t queue_try_put(struct queue* queue, const struct queue_item* item) {
   struct queue_memory* const memory = queue->memory;
   if (room_of(item->size) > memory->capacity) return -EAGAIN;
-  const int64_t error = lock(queue, &memory->put, (struct deadline){0});
+  const int64_t error = queue_lock(queue, &memory->put, (struct deadline){0});
   if (error != 0) return error;
   const bool done = put_if_room(queue, item->kind, item->bytes, item->size);
   pthread_mutex_unlock(&memory->put.lock);
   if (!done) return -EAGAIN;
-  ring(queue, kItems);
+  queue_ring(queue, kItems);
   return 0;
 }
 
 /* With the lock held: until something has been got since `got`. */
 static int64_t wait_for_room(struct queue* queue, uint64_t got) {
   struct queue_memory* const memory = queue->memory;
-  const int64_t waited =
-      wait_for_change(queue, kRoom, &memory->get.position, got, begin_timeout(FARCALL_FOREVER));
+  const int64_t waited = queue_wait_for_change(queue, kRoom, &memory->get.position, got,
+                                               begin_timeout(FARCALL_FOREVER));
   return waited == 0 && atomic_load(&memory->broken) ? -EOWNERDEAD : waited;
 }
 
@@ -247,8 +253,8 @@ static int64_t put_in_parts(struct queue* queue, const char* item, size_t size) 
     copy_in(memory, tail, item + done, part);
     done += part;
     tail += (part + 7) / 8 * 8;
-    atomic_store(&memory->put.position, tail);
-    ring(queue, kItems);
+    move_to(queue, tail, done == size);
+    queue_ring(queue, kItems);
   }
   return 0;
 }
@@ -256,14 +262,14 @@ static int64_t put_in_parts(struct queue* queue, const char* item, size_t size) 
 int64_t queue_put(struct queue* queue, const void* item, size_t size) {
   struct queue_side* const put = &queue->memory->put;
   const bool whole = room_of(size) <= queue->memory->capacity;
-  int64_t error = lock(queue, put, begin_timeout(FARCALL_FOREVER));
+  int64_t error = queue_lock(queue, put, begin_timeout(FARCALL_FOREVER));
   if (error != 0) return error;
   atomic_store(&put->holder, whole ? kWaits : kIsInALongItem);
   error = whole ? put_whole(queue, item, size) : put_in_parts(queue, item, size);
   if (error != 0 && !whole) break_queue(queue);
   atomic_store(&put->holder, kGoesOn);
   pthread_mutex_unlock(&put->lock);
-  if (error == 0) ring(queue, kItems);
+  if (error == 0) queue_ring(queue, kItems);
   return error;
 }
 
@@ -274,7 +280,7 @@ static bool is_left(struct queue* queue) {
   struct queue_side* const put = &queue->memory->put;
   const int error = pthread_mutex_trylock(&put->lock);
   if (error == EBUSY) return false;
-  if (check_lock(queue, put, error) != 0) return true;
+  if (queue_check_lock(queue, put, error) != 0) return true;
   pthread_mutex_unlock(&put->lock);
   return false; /* it has just got to its end */
 }
@@ -286,7 +292,7 @@ static int64_t get_in_parts(struct queue* queue, uint64_t head, char* item, size
     const uint64_t tail = atomic_load(&memory->put.position);
     if (tail == head) {
       const int64_t waited =
-          wait_for_change(queue, kItems, &memory->put.position, tail, in(kLockSlice));
+          queue_wait_for_change(queue, kItems, &memory->put.position, tail, in(kLockSlice));
       if (waited != 0 && waited != -ETIMEDOUT) return waited;
       if (atomic_load(&memory->put.position) == tail && is_left(queue)) return -EOWNERDEAD;
       continue;
@@ -296,7 +302,7 @@ static int64_t get_in_parts(struct queue* queue, uint64_t head, char* item, size
     done += part;
     head += (part + 7) / 8 * 8;
     move_over(&memory->get, head, done == size);
-    ring(queue, kRoom);
+    queue_ring(queue, kRoom);
   }
   return 0;
 }
@@ -345,7 +351,7 @@ PyObject* queue_get(struct queue* queue, struct deadline deadline, enum queue_ki
                     int64_t* error) {
   struct queue_memory* const memory = queue->memory;
   for (;;) {
-    *error = lock(queue, &memory->get, deadline);
+    *error = queue_lock(queue, &memory->get, deadline);
     if (*error != 0) return NULL;
     const uint64_t head = atomic_load(&memory->get.position);
     uint64_t tail = atomic_load_explicit(&memory->get.seen, memory_order_relaxed);
@@ -356,14 +362,14 @@ PyObject* queue_get(struct queue* queue, struct deadline deadline, enum queue_ki
     if (head != tail) {
       PyObject* const item = take(queue, head, tail, kind, error);
       pthread_mutex_unlock(&memory->get.lock);
-      ring(queue, kRoom);
-      if (memory->most != 0) ring(queue, kPlaces);
+      queue_ring(queue, kRoom);
+      if (memory->most != 0) queue_ring(queue, kPlaces);
       return item;
     }
     pthread_mutex_unlock(&memory->get.lock);
     *error = deadline.at == 0
                  ? -EAGAIN
-                 : wait_for_change(queue, kItems, &memory->put.position, tail, deadline);
+                 : queue_wait_for_change(queue, kItems, &memory->put.position, tail, deadline);
     if (*error != 0) return NULL;
   }
 }

@@ -10,7 +10,7 @@
 
 #include "queue.h"
 
-static const uint64_t kMagic = 0x3465756575716366; /* "fcqueue4" */
+static const uint64_t kMagic = 0x3565756575716366; /* "fcqueue5" */
 
 static int make_lock(pthread_mutex_t* lock) {
   pthread_mutexattr_t attributes;
@@ -25,6 +25,7 @@ static int make_lock(pthread_mutex_t* lock) {
 
 void queue_free(void* pointer) {
   struct queue* const queue = pointer;
+  if (queue->memory) queue_leave_entry(queue);
   if (queue->memory) munmap(queue->memory, queue->size);
   for (int i = 0; i < kQueueDescriptors; ++i)
     if (queue->descriptors[i] >= 0) close(queue->descriptors[i]);
@@ -51,6 +52,22 @@ static struct queue* allocate(void) {
   return queue;
 }
 
+/* What a signal interrupts the kernel takes back whole: then it is done in smaller pieces. */
+static int allocate_file(int file, off_t size) {
+  off_t piece = size;
+  for (off_t done = 0; done < size;) {
+    const off_t now = piece < size - done ? piece : size - done;
+    const int error = posix_fallocate(file, done, now);
+    if (error == 0)
+      done += now;
+    else if (error != EINTR)
+      return error;
+    else if (piece > 4096)
+      piece /= 2;
+  }
+  return 0;
+}
+
 struct queue* queue_create(size_t capacity, size_t most) {
   size_t power = 4096;
   while (power < capacity && power < (size_t)1 << 40) power *= 2;
@@ -63,15 +80,16 @@ struct queue* queue_create(size_t capacity, size_t most) {
   for (int i = 0; i < kQueueDescriptors; ++i)
     if (queue->descriptors[i] < 0) return failed(queue, errno);
   /* A shortage of memory is an error here, and no signal later. */
-  const int error = posix_fallocate(queue->descriptors[kMemory], 0, (off_t)size);
+  const int error = allocate_file(queue->descriptors[kMemory], (off_t)size);
   if (error != 0) return failed(queue, error);
   if (fcntl(queue->descriptors[kMemory], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) !=
           0 ||
       !map(queue, size))
     return failed(queue, errno);
-  const int locks = make_lock(&queue->memory->put.lock);
-  const int other = locks ? locks : make_lock(&queue->memory->get.lock);
-  if (other != 0) return failed(queue, other);
+  int locks = make_lock(&queue->memory->put.lock);
+  if (locks == 0) locks = make_lock(&queue->memory->get.lock);
+  if (locks == 0) locks = make_lock(&queue->memory->places.lock);
+  if (locks != 0) return failed(queue, locks);
   queue->memory->capacity = power;
   queue->memory->most = most;
   queue->memory->magic = kMagic;

@@ -115,6 +115,9 @@ struct noted_signals {
  */
 static atomic_bool noting;
 
+/* Who had them noted is not in a child. Its handlers are there still, and go on to note. */
+void forget_noting(void) { atomic_store(&noting, false); }
+
 struct noted_signals* note_signals(void) {
   if (atomic_exchange(&noting, true)) return NULL;
   struct noted_signals* const noted = calloc(1, sizeof *noted);
@@ -128,7 +131,7 @@ struct noted_signals* note_signals(void) {
     if (!(handler.sa_flags & SA_SIGINFO) &&
         (handler.sa_handler == SIG_DFL || handler.sa_handler == SIG_IGN))
       continue;
-    if (handler.sa_flags & (int)SA_RESETHAND) continue;
+    if (handler.sa_flags & (int)SA_RESETHAND || handler.sa_sigaction == note_and_handle) continue;
     handlers[signal] = handler;
     struct sigaction ours = handler;
     ours.sa_sigaction = note_and_handle;

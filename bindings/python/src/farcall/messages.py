@@ -345,12 +345,17 @@ class Channel(_Numbered):
                 functions.drop_descriptors(ctypes.byref(info))
             if number == 0:
                 return Pulse(info)
-            data = ctypes.string_at(memory, info.received)
-            if info.received == info.length or number == _ONE_WAY:
-                return Message(number, data, info)
             try:
-                return Message(number, data + self._rest(number, info), info)
-            except ProcessLookupError:
+                data = ctypes.string_at(memory, info.received)
+                if info.received != info.length and number != _ONE_WAY:
+                    data += self._rest(number, info)
+                return Message(number, data, info)
+            except BaseException as failed:  # nobody will answer it
+                if number != _ONE_WAY:
+                    short = isinstance(failed, MemoryError)
+                    functions.error(number, errno.ENOMEM if short else errno.ECONNABORTED)
+                if not isinstance(failed, ProcessLookupError):
+                    raise
                 time_left = 0  # its sender has gone meanwhile
 
     @staticmethod
@@ -358,9 +363,7 @@ class Channel(_Numbered):
         rest = ctypes.create_string_buffer(info.length - info.received)
         got = _lib().read(number, info.received, rest, len(rest))
         if got < 0:
-            failed = ctypes.get_errno()
-            _lib().error(number, errno.ECONNABORTED)
-            raise OSError(failed, os.strerror(failed))
+            _fail()
         return ctypes.string_at(rest, got)
 
     def receive(self, timeout: float | None = None) -> Message | Pulse:

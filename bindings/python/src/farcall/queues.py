@@ -7,6 +7,7 @@ import collections
 import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from multiprocessing import reduction, util
 from typing import Any
@@ -14,16 +15,18 @@ from typing import Any
 from . import _farcall, _pickling, _sizes
 
 
-# Which process this is, among those that fork one another.
-_process = 0
+# All of this process.
+_queues: weakref.WeakSet[Queue] = weakref.WeakSet()
 
 
-def _count() -> None:
-    global _process
-    _process += 1
+def _forked() -> None:
+    for one in _queues:
+        one._items.forked()
+        one._begin_here()
 
 
-os.register_at_fork(after_in_child=_count)
+# At once: later another thread of the child might be halfway through a put.
+os.register_at_fork(after_in_child=_forked)
 
 
 class Queue:
@@ -34,8 +37,9 @@ class Queue:
     has put such items does not exit before they are gone, unless cancel_join_thread() was called.
 
     Items can be of any size. Processes of a queue trust each other: to unpickle is to run code. One
-    that is killed does not hold up the others; where it dies, or is interrupted, in the middle of an
-    item larger than the capacity, the queue ends with an OSError for all.
+    that is killed does not hold up the others, and what it had not sent takes no place; where it dies,
+    or is interrupted, in the middle of an item larger than the capacity, the queue ends with an OSError
+    for all.
 
     >>> q = Queue()
     >>> q.put({"x": 1}); q.put("second")
@@ -53,10 +57,10 @@ class Queue:
         self._closed = False
         self._joins = True
         self._begin_here()
+        _queues.add(self)
 
     def _begin_here(self) -> None:
         """What a process has of its own; a forked child begins anew."""
-        self._process = _process
         self._waiting: collections.deque[bytes] = collections.deque()
         self._change = threading.Condition()
         self._feeder: threading.Thread | None = None
@@ -68,8 +72,6 @@ class Queue:
         """Puts an object; queue.Full where `maxsize` items are there and none goes in time."""
         if self._closed:
             raise ValueError(f"Queue {self!r} is closed")
-        if self._process != _process:
-            self._begin_here()
         patience = None if block and timeout is None else _patience(block, timeout)
         if not self._waiting:
             item = self._items.put_object(obj, patience)
@@ -94,7 +96,13 @@ class Queue:
                 self._feeder = threading.Thread(
                     target=self._feed, args=(self._items, self._waiting, self._change),
                     name="farcall-queue", daemon=True)
-                self._feeder.start()
+                try:
+                    self._feeder.start()
+                except Exception:  # there is no more thread to be had
+                    self._waiting.pop()
+                    self._feeder = None
+                    self._items.give_back()
+                    raise
                 if self._joins:
                     self._joining = util.Finalize(
                         None, Queue._wait, [self._waiting, self._change], exitpriority=-5)
@@ -162,8 +170,7 @@ class Queue:
         """After close(): waits until all that this process has put is in the queue."""
         if not self._closed:
             raise ValueError(f"Queue {self!r} not closed")
-        if self._process == _process:
-            self._wait(self._waiting, self._change)
+        self._wait(self._waiting, self._change)
 
     def cancel_join_thread(self) -> None:
         """This process may exit before all that it has put is in the queue; that is lost then."""

@@ -225,6 +225,8 @@ extern "C" {
     ) -> c_int;
     /// Nothing follows.
     pub fn farcall_pipe_finish(end: *mut farcall_pipe) -> c_int;
+    /// The same, but leaves an unused end to others that have it.
+    pub fn farcall_pipe_close_sending(end: *mut farcall_pipe);
     /// Frees the end.
     pub fn farcall_pipe_close(end: *mut farcall_pipe);
     /// Sends one message.

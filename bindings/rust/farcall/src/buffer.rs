@@ -79,9 +79,10 @@ impl Fill for Vec<u8> {
                     unsafe { self.set_len(size) };
                     return Ok(size);
                 }
-                // Longer each time: what a broadcast holds may be another message by now.
+                // Longer each time: what a broadcast holds may be another message by now. At least twice as
+                // long, so that whoever says so of it again and again soon asks for too much.
                 Err(Error::TooLong { size }) if size > self.capacity() => {
-                    self.try_reserve_exact(size).map_err(|_| Error::Os(libc::ENOMEM))?;
+                    self.try_reserve(size).map_err(|_| Error::Os(libc::ENOMEM))?;
                     left = timeout.since(began);
                 }
                 Err(error) => return Err(error),
@@ -130,6 +131,27 @@ mod tests {
         );
         assert!(vector.is_empty());
         assert_eq!(vector.fill_from(&mut Growing(vec![0]), Timeout::NEVER), Ok(0));
+    }
+
+    /// A message that is always a little longer than there is room, and how often it has been asked for.
+    struct Creeping(u32);
+
+    // SAFETY: it writes nothing.
+    unsafe impl Receive for Creeping {
+        unsafe fn receive(&mut self, _: *mut u8, room: usize, _: Timeout) -> Result<usize> {
+            self.0 += 1;
+            assert!(self.0 < 100, "it goes on and on");
+            Err(Error::TooLong { size: room + 1 })
+        }
+    }
+
+    #[test]
+    fn a_vector_does_not_follow_a_length_that_creeps_on() {
+        let mut vector = Vec::new();
+        assert_eq!(
+            vector.fill_from(&mut Creeping(0), Timeout::NEVER),
+            Err(Error::Os(libc::ENOMEM))
+        );
     }
 
     #[test]

@@ -79,7 +79,8 @@ impl Drop for Handle {
 /// The half of a [`Pipe`](crate::Pipe) that sends.
 ///
 /// Of an end that has been [split](crate::Pipe::split) it tells the other end that nothing follows when
-/// it is dropped.
+/// it is dropped. One that nobody has used yet is left to a forked process that has it, too; the other end
+/// is told when this process uses what is left of it.
 #[derive(Debug)]
 pub struct Sender {
     pub(crate) handle: Arc<Handle>,
@@ -142,8 +143,8 @@ impl Drop for Sender {
     fn drop(&mut self) {
         self.end_poll();
         if self.finishes {
-            // Whatever becomes of it, the end is closed soon.
-            let _ = self.finish();
+            // SAFETY: the end is alive, and this thread alone sends. Also a forked child may do so.
+            unsafe { sys::farcall_pipe_close_sending(self.handle.raw()) }
         }
     }
 }

@@ -152,6 +152,30 @@ fn an_end_that_is_used_is_not_its_childs() {
 }
 
 #[test]
+fn dropping_the_halves_of_an_unused_end_does_not_take_it_from_others() {
+    let (here, mut there) = Pipe::pair().unwrap();
+    let mut halves = Some(here.split());
+    let child = fork(|| drop(halves.take()));
+    assert_eq!(child.wait(), 0);
+    let (mut sender, mut receiver) = halves.take().unwrap();
+    sender.send(b"x").unwrap();
+    assert_eq!(there.recv_timeout(LONG).unwrap(), b"x");
+    there.send(b"y").unwrap();
+    assert_eq!(receiver.recv_timeout(LONG).unwrap(), b"y");
+}
+
+#[test]
+fn a_sender_that_is_dropped_unused_after_a_fork_finishes_once_the_receiver_is_used() {
+    let (here, mut there) = Pipe::pair().unwrap();
+    let (sender, mut receiver) = here.split();
+    assert_eq!(fork(|| ()).wait(), 0);
+    drop(sender);
+    there.send(b"x").unwrap();
+    assert_eq!(receiver.recv_timeout(LONG).unwrap(), b"x");
+    assert_eq!(there.recv_timeout(LONG), Err(Error::Finished));
+}
+
+#[test]
 fn strangers_meet_by_a_name() {
     let name = name("strangers");
     let child = fork(|| echo(PipeOptions::new().timeout(LONG).serve(&name).unwrap()));

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queues: the places of one that holds `most` items at once.
+ *
+ * A place is reserved before its item is put, which may be much later, by a thread that waits for
+ * room. So each process has an entry where it counts what it has reserved and what of that it has
+ * put. Whoever finds no place gives back those that processes had which are gone.
+ *
+ * What is reserved is counted with the lock of the places, what is put with the lock of those who
+ * put: whatever a process was doing when it was killed, who finds its lock sets the counts right
+ * (queue_check_lock()).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "queue.h"
+
+static const int64_t kLook = 200000000; /* nanoseconds between looks at who is gone */
+
+/* ---- which process it is ---- */
+
+/* Of /proc/PID/stat: the state, the number of threads, and when it began; false: it is not known.
+ */
+static bool read_stat(pid_t pid, char* state, long* threads, unsigned long long* began) {
+  char path[32];
+  char text[1024];
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const ssize_t size = read(file, text, sizeof text - 1);
+  close(file);
+  if (size <= 0) return false;
+  text[size] = 0;
+  const char* const name_end = strrchr(text, ')');
+  return name_end && sscanf(name_end + 1,
+                            " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+                            "%ld %*s %llu",
+                            state, threads, began) == 3;
+}
+
+/* Where process ids mean the same; 0: it is not known. */
+static uint64_t pid_space(void) {
+  struct stat space;
+  return stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
+}
+
+/* Only what is sure: a place too many would be one too many for ever. */
+static bool is_gone(const struct queue_process* process, uint64_t here) {
+  const pid_t pid = atomic_load(&process->pid);
+  if (pid == 0 || here == 0 || process->space != here) return false;
+  if (kill(pid, 0) != 0 && errno == ESRCH) return true;
+  char state;
+  long threads;
+  unsigned long long began;
+  if (!read_stat(pid, &state, &threads, &began)) return false;
+  /* Also what its parent has not waited for is gone; not one whose first thread alone has ended. */
+  return began != process->began || ((state == 'Z' || state == 'X') && threads <= 1);
+}
+
+/* ---- entries; with the lock of the places ---- */
+
+static uint64_t owed(const struct queue_process* process) {
+  return atomic_load(&process->reserved) - atomic_load(&process->put);
+}
+
+void queue_count_reserved(struct queue_memory* memory) {
+  uint64_t reserved = 0;
+  for (int i = 0; i < kProcesses; ++i) reserved += atomic_load(&memory->processes[i].reserved);
+  atomic_store(&memory->reserved, reserved);
+}
+
+/* Whether anybody has places for what is not in the queue yet. */
+static bool is_owed(const struct queue_memory* memory) {
+  for (int i = 0; i < kProcesses; ++i)
+    if (owed(&memory->processes[i]) != 0) return true;
+  return false;
+}
+
+/* Gives back the places of who is gone. Whether there were any. */
+static bool give_back_of_gone(struct queue* queue) {
+  struct queue_memory* const memory = queue->memory;
+  /* Who holds it may be setting right what a dead one has put; there is another look later. */
+  const int error = pthread_mutex_trylock(&memory->put.lock);
+  if (error == EBUSY || queue_check_lock(queue, &memory->put, error) != 0) return false;
+  const uint64_t here = pid_space();
+  bool found = false;
+  for (int i = 1; i < kProcesses; ++i) {
+    struct queue_process* const process = &memory->processes[i];
+    if (owed(process) == 0 || !is_gone(process, here)) continue;
+    atomic_store(&process->reserved, atomic_load(&process->put));
+    atomic_store(&process->pid, 0);
+    found = true;
+  }
+  if (found) queue_count_reserved(memory);
+  pthread_mutex_unlock(&memory->put.lock);
+  return found;
+}
+
+static void take_entry(struct queue* queue) {
+  struct queue_process* const processes = queue->memory->processes;
+  const uint64_t here = pid_space();
+  int free = 0; /* where there is none: the first, which nobody gives anything back of */
+  for (int i = 1; i < kProcesses && free == 0; ++i)
+    if (atomic_load(&processes[i].pid) == 0) free = i;
+  for (int i = 1; i < kProcesses && free == 0; ++i)
+    if (owed(&processes[i]) == 0 && is_gone(&processes[i], here)) free = i;
+  queue->process = &processes[free];
+  if (free == 0) return;
+  char state;
+  long threads;
+  unsigned long long began;
+  if (!read_stat(getpid(), &state, &threads, &began)) {
+    queue->process = &processes[0];
+    return;
+  }
+  queue->process->space = here;
+  queue->process->began = began;
+  atomic_store(&queue->process->pid, getpid());
+}
+
+void queue_leave_entry(struct queue* queue) {
+  struct queue_process* const process = queue->process;
+  if (process && process != queue->memory->processes && owed(process) == 0)
+    atomic_store(&process->pid, 0);
+  queue->process = NULL;
+}
+
+/* ---- places ---- */
+
+/* For as short as their lock is held, which is without waiting. False where the queue is broken. */
+static bool lock_places(struct queue* queue) {
+  struct queue_side* const places = &queue->memory->places;
+  return queue_check_lock(queue, places, pthread_mutex_lock(&places->lock)) == 0;
+}
+
+int64_t queue_reserve(struct queue* queue, struct deadline deadline) {
+  struct queue_memory* const memory = queue->memory;
+  if (memory->most == 0) {
+    atomic_fetch_add_explicit(&memory->reserved, 1, memory_order_relaxed);
+    return 0;
+  }
+  for (;;) {
+    const uint64_t got = atomic_load(&memory->get.items);
+    const int64_t error = queue_lock(queue, &memory->places, deadline);
+    if (error != 0) return error;
+    if (!queue->process) take_entry(queue);
+    const uint64_t reserved = atomic_load(&memory->reserved);
+    const bool there_is_one = reserved - got < memory->most;
+    if (there_is_one) {
+      atomic_fetch_add(&queue->process->reserved, 1);
+      atomic_store(&memory->reserved, reserved + 1);
+    }
+    const bool some_are_owed = !there_is_one && is_owed(memory);
+    const bool given_back = some_are_owed && give_back_of_gone(queue);
+    pthread_mutex_unlock(&memory->places.lock);
+    if (there_is_one) return 0;
+    if (given_back) {
+      queue_ring(queue, kPlaces);
+      continue;
+    }
+    if (deadline.at == 0) return -EAGAIN;
+    struct deadline until = some_are_owed ? begin_timeout(kLook) : deadline;
+    if (until.at > deadline.at) until = deadline;
+    const int64_t waited = queue_wait_for_change(queue, kPlaces, &memory->get.items, got, until);
+    if (waited != 0 && (waited != -ETIMEDOUT || until.at == deadline.at)) return waited;
+  }
+}
+
+void queue_give_back(struct queue* queue) {
+  struct queue_memory* const memory = queue->memory;
+  if (memory->most == 0) {
+    atomic_fetch_sub(&memory->reserved, 1);
+    return;
+  }
+  if (!lock_places(queue)) return;
+  atomic_fetch_sub(&queue->process->reserved, 1);
+  atomic_fetch_sub(&memory->reserved, 1);
+  pthread_mutex_unlock(&memory->places.lock);
+  queue_ring(queue, kPlaces);
+}
+
+static uint64_t taken(struct queue_memory* memory) {
+  const uint64_t got = atomic_load(&memory->get.items);
+  return atomic_load(&memory->reserved) - got;
+}
+
+uint64_t queue_size(struct queue* queue) {
+  struct queue_memory* const memory = queue->memory;
+  if (memory->most != 0 && taken(memory) >= memory->most && is_owed(memory) && lock_places(queue)) {
+    const bool given_back = give_back_of_gone(queue);
+    pthread_mutex_unlock(&memory->places.lock);
+    if (given_back) queue_ring(queue, kPlaces);
+  }
+  return taken(memory);
+}
