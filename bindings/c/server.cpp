@@ -41,7 +41,7 @@ struct Server {
 
 // What programs have of these is a pointer to a type that nobody knows.
 Server* of(farcall_server* handle) noexcept { return reinterpret_cast<Server*>(handle); }
-DoorReply& of(farcall_reply* handle) noexcept { return *reinterpret_cast<DoorReply*>(handle); }
+DoorReply& of(farcall_call_reply* handle) noexcept { return *reinterpret_cast<DoorReply*>(handle); }
 
 farcall_server* serve(const char* path, farcall_procedure procedure, void* given,
                       const farcall_server_options& options) {
@@ -49,7 +49,7 @@ farcall_server* serve(const char* path, farcall_procedure procedure, void* given
   Door door = Door::create(
       [procedure, context](const DoorRequest& request, DoorReply& reply) {
         const auto data = request.data();
-        auto* const handle = reinterpret_cast<farcall_reply*>(&reply);
+        auto* const handle = reinterpret_cast<farcall_call_reply*>(&reply);
         if (procedure(context->pointer, data.data(), data.size(), handle) != 0) throw Failed();
       },
       {.attributes = DOOR_REFUSE_DESC});
@@ -90,7 +90,7 @@ void farcall_server_close(farcall_server* server) {
   });
 }
 
-int farcall_reply_write(farcall_reply* reply, const void* bytes, size_t size) {
+int farcall_reply_write(farcall_call_reply* reply, const void* bytes, size_t size) {
   return translated([&] {
     if (reply == nullptr) return -EINVAL;
     check_buffer(bytes, size);

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 /* Called by threads of the library. */
-static int upper(void *context, const void *request, size_t size, farcall_reply *reply)
+static int upper(void *context, const void *request, size_t size, farcall_call_reply *reply)
 {
   const char *text = request;
   (void)context;

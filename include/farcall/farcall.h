@@ -218,7 +218,7 @@ void farcall_subscriber_poll_end(farcall_subscriber* subscriber);
 
 typedef struct farcall_server farcall_server;
 typedef struct farcall_client farcall_client;
-typedef struct farcall_reply farcall_reply;
+typedef struct farcall_call_reply farcall_call_reply;
 
 /*
  * Called by threads of the library, several at once, and after farcall_server_close() still for
@@ -226,9 +226,9 @@ typedef struct farcall_reply farcall_reply;
  * client with -ECONNABORTED. `request` is the server's own copy, until the procedure returns.
  */
 typedef int (*farcall_procedure)(void* context, const void* request, size_t size,
-                                 farcall_reply* reply);
+                                 farcall_call_reply* reply);
 /* Appends to the reply. -ENOMEM. */
-int farcall_reply_write(farcall_reply* reply, const void* bytes, size_t size);
+int farcall_reply_write(farcall_call_reply* reply, const void* bytes, size_t size);
 
 /* Who calls, as the kernel knows it. */
 struct farcall_caller {

@@ -67,7 +67,7 @@ struct Gate {
   const std::shared_ptr<State> state = std::make_shared<State>();
 
   [[nodiscard]] Procedure procedure() const {
-    return [state = state](std::string_view request, farcall_reply* reply) {
+    return [state = state](std::string_view request, farcall_call_reply* reply) {
       ++state->waiting;
       EXPECT_TRUE(eventually([&] { return state->open.load(); }));
       return send_back(request, reply);
@@ -139,7 +139,7 @@ TEST_F(CAsyncCall, ManyAreInProgressAtOnce) {
   const int count = static_cast<int>(std::min<rlim_t>(1'000, more.rlim_cur / 4));
   Child other([&] {
     ::setrlimit(RLIMIT_NOFILE, &more);
-    const Server server = serve(path, [](std::string_view request, farcall_reply* reply) {
+    const Server server = serve(path, [](std::string_view request, farcall_call_reply* reply) {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
       return send_back(request, reply);
     });
@@ -181,7 +181,7 @@ TEST_F(CAsyncCall, ManyAreInProgressAtOnce) {
 TEST_F(CAsyncCall, GivenUpIsSeenByTheServer) {
   std::atomic<bool> called{false};
   std::atomic<bool> gone{false};
-  const Server server = serve(path, [&](std::string_view request, farcall_reply* reply) {
+  const Server server = serve(path, [&](std::string_view request, farcall_call_reply* reply) {
     if (request != "give up") return send_back(request, reply);
     called = true;
     auto caller = usual<farcall_caller>();
@@ -275,7 +275,7 @@ TEST_F(CAsyncCall, OfAServerThatIsStoppedDoesNotBlock) {
 TEST_F(CAsyncCall, OfAClientThatIsKilledIsSeenByTheServer) {
   const Shared<Event> called;
   std::atomic<bool> gone{false};
-  const Server server = serve(path, [&](std::string_view request, farcall_reply* reply) {
+  const Server server = serve(path, [&](std::string_view request, farcall_call_reply* reply) {
     if (request != "die") return send_back(request, reply);
     called->happens();
     auto caller = usual<farcall_caller>();
@@ -314,7 +314,7 @@ TEST_F(CAsyncCall, IsItsProcesssAlone) {
 
 TEST_F(CAsyncCall, LeavesNoSessionToWhoHasBecomeSomebodyElse) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
-  const Server server = serve(path, [](std::string_view, farcall_reply* reply) {
+  const Server server = serve(path, [](std::string_view, farcall_call_reply* reply) {
     auto caller = usual<farcall_caller>();
     EXPECT_EQ(farcall_caller_get(&caller), 0);
     return write(reply, std::to_string(caller.uid));
@@ -355,7 +355,7 @@ TEST_F(CAsyncCall, SurvivesASignal) {
 TEST_F(CAsyncCall, FailsAsACallDoes) {
   const Server server = serve(
       path,
-      [](std::string_view request, farcall_reply* reply) {
+      [](std::string_view request, farcall_call_reply* reply) {
         return request == "fail" ? -1 : send_back(request, reply);
       },
       serving([](auto& o) { o.longest = 4; }));

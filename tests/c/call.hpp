@@ -48,15 +48,15 @@ farcall_server_options serving(Set set) {
   return with<farcall_server_options>(set);
 }
 
-using Procedure = std::function<int(std::string_view request, farcall_reply* reply)>;
+using Procedure = std::function<int(std::string_view request, farcall_call_reply* reply)>;
 
-inline int run(void* context, const void* request, std::size_t size, farcall_reply* reply) {
+inline int run(void* context, const void* request, std::size_t size, farcall_call_reply* reply) {
   return (*static_cast<Procedure*>(context))({static_cast<const char*>(request), size}, reply);
 }
-inline int write(farcall_reply* reply, std::string_view text) {
+inline int write(farcall_call_reply* reply, std::string_view text) {
   return farcall_reply_write(reply, text.data(), text.size());
 }
-inline int send_back(std::string_view request, farcall_reply* reply) {
+inline int send_back(std::string_view request, farcall_call_reply* reply) {
   return write(reply, "<") + write(reply, request) + write(reply, ">");
 }
 
@@ -72,7 +72,7 @@ inline Server serve(const std::string& path, Procedure procedure,
 }
 // Until the process is killed. That a call has come `happens`.
 inline void serve_without_an_answer(const std::string& path, door::test::Event& called) {
-  const Server server = serve(path, [&](std::string_view, farcall_reply*) {
+  const Server server = serve(path, [&](std::string_view, farcall_call_reply*) {
     called.happens();
     ::pause();
     return 0;

@@ -97,7 +97,7 @@ TEST_F(CCall, ThreadsShareAClient) {
 TEST_F(CCall, TellsWhoCalls) {
   auto mine = usual<farcall_caller>();
   EXPECT_EQ(farcall_caller_get(&mine), -EINVAL) << "nothing is served here";
-  const Server server = serve(path, [](std::string_view, farcall_reply* reply) {
+  const Server server = serve(path, [](std::string_view, farcall_call_reply* reply) {
     auto caller = usual<farcall_caller>();
     EXPECT_EQ(farcall_caller_get(&caller), 0);
     return write(reply, std::to_string(caller.pid) + " " + std::to_string(caller.uid));
@@ -114,7 +114,7 @@ TEST_F(CCall, TellsWhoCallsInAsMuchRoomAsThereIs) {
     farcall_caller first;
     unsigned char more[16];
   };
-  const Server server = serve(path, [](std::string_view, farcall_reply* reply) {
+  const Server server = serve(path, [](std::string_view, farcall_call_reply* reply) {
     Later later;
     std::memset(&later, 0x5a, sizeof later);
     later.first.size = sizeof later;
@@ -140,7 +140,7 @@ TEST_F(CCall, TellsWhoCallsInAsMuchRoomAsThereIs) {
 
 TEST_F(CCall, TellsTheGroupThatTheCallerActsFor) {
   if (!door::test::is_root()) GTEST_SKIP() << "needs root, to act for another group";
-  const Server server = serve(path, [](std::string_view, farcall_reply* reply) {
+  const Server server = serve(path, [](std::string_view, farcall_call_reply* reply) {
     auto caller = usual<farcall_caller>();
     EXPECT_EQ(farcall_caller_get(&caller), 0);
     return write(reply, std::to_string(caller.uid) + " " + std::to_string(caller.gid));
@@ -152,7 +152,7 @@ TEST_F(CCall, TellsTheGroupThatTheCallerActsFor) {
 }
 
 TEST_F(CCall, OfAProcedureThatFailsHasNoAnswer) {
-  const Server server = serve(path, [](std::string_view request, farcall_reply* reply) {
+  const Server server = serve(path, [](std::string_view request, farcall_call_reply* reply) {
     return request == "fail" ? -1 : write(reply, "done");
   });
   const Client client = open(path);
@@ -187,7 +187,7 @@ TEST_F(CCall, OfAServerThatHasClosedHasNotBeenSeen) {
 TEST_F(CCall, EndsWhenItsTimeIsUp) {
   // The call may be over when nobody waits for it any more: a reply would be there at once then.
   const auto go_on = std::make_shared<std::atomic<bool>>(false);
-  const Server server = serve(path, [go_on](std::string_view, farcall_reply*) {
+  const Server server = serve(path, [go_on](std::string_view, farcall_call_reply*) {
     EXPECT_TRUE(eventually([&] { return go_on->load(); }));
     return 0;
   });
@@ -224,7 +224,7 @@ struct CCallSignal : CCall {
     std::atomic<int> calls{0};
     std::atomic<bool> over{false};
     std::atomic<bool> finished{false};
-    const Server server = serve(path, [&](std::string_view, farcall_reply* reply) {
+    const Server server = serve(path, [&](std::string_view, farcall_call_reply* reply) {
       ++calls;
       const bool gives_up = asked != nullptr && asked->give_up_at > 0;
       for (int i = 0; !over && i < (gives_up ? 1000 : signals); ++i) {
@@ -268,7 +268,7 @@ TEST_F(CCallSignal, EndsItWhenTheProgramHasHadEnough) {
 TEST_F(CCall, AsksOnceWithoutASignal) {
   // A reply that is there is not asked about, so none comes before.
   auto& asked = door::test::lasting<Asked>();
-  const Server server = serve(path, [&asked](std::string_view, farcall_reply* reply) {
+  const Server server = serve(path, [&asked](std::string_view, farcall_call_reply* reply) {
     EXPECT_TRUE(eventually([&] { return asked.times > 0; }));
     std::this_thread::sleep_for(std::chrono::nanoseconds(4 * kShort));
     return write(reply, "done");
@@ -287,7 +287,7 @@ TEST_F(CCall, AsksOnceWithoutASignal) {
 }
 
 TEST_F(CCall, AsksNobodyWhereThereIsNobodyToAsk) {
-  const Server server = serve(path, [](std::string_view, farcall_reply* reply) {
+  const Server server = serve(path, [](std::string_view, farcall_call_reply* reply) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(kShort));
     return write(reply, "done");
   });
@@ -382,7 +382,7 @@ TEST_F(CCall, TheContextIsReleasedOnce) {
   Event go_on;
   Server server = serve(
       path,
-      [&](std::string_view, farcall_reply* reply) {
+      [&](std::string_view, farcall_call_reply* reply) {
         inside.happens();
         EXPECT_TRUE(go_on.wait());
         return write(reply, "finished");

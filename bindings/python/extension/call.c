@@ -16,7 +16,7 @@ static PyTypeObject *server_type, *client_type;
 static Server* as_server(PyObject* self) { return (Server*)self; }
 
 /* What a function has returned: nothing, text or bytes. */
-static bool write_result(farcall_reply* reply, PyObject* result) {
+static bool write_result(farcall_call_reply* reply, PyObject* result) {
   int error = 0;
   if (PyUnicode_Check(result)) {
     Py_ssize_t size;
@@ -40,7 +40,7 @@ static PyObject* end_calls(PyObject* module, PyObject* unused) {
 }
 
 /* Called by threads that Python does not know. */
-static int run_function(void* context, const void* request, size_t size, farcall_reply* reply) {
+static int run_function(void* context, const void* request, size_t size, farcall_call_reply* reply) {
   PyObject* const function = context;
   PyGILState_STATE state;
   if (!enter_python(&state)) return -1;

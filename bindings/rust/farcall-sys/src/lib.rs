@@ -70,7 +70,7 @@ handles! {
     /// A call in progress.
     farcall_call;
     /// What a procedure writes its reply to.
-    farcall_reply;
+    farcall_call_reply;
 }
 
 /// Options of a pipe; all zero but for `size` for what is usual.
@@ -123,7 +123,7 @@ pub type farcall_procedure = Option<
         context: *mut c_void,
         request: *const c_void,
         size: usize,
-        reply: *mut farcall_reply,
+        reply: *mut farcall_call_reply,
     ) -> c_int,
 >;
 
@@ -332,7 +332,7 @@ extern "C" {
 
     /// Appends to a reply.
     pub fn farcall_reply_write(
-        reply: *mut farcall_reply,
+        reply: *mut farcall_call_reply,
         bytes: *const c_void,
         size: usize,
     ) -> c_int;

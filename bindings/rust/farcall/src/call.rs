@@ -26,7 +26,7 @@ fn c_path(path: &Path) -> Result<CString> {
 /// A server's reply, while a call is served.
 #[derive(Debug)]
 pub struct Reply<'a> {
-    raw: *mut sys::farcall_reply, // of this thread's call alone
+    raw: *mut sys::farcall_call_reply, // of this thread's call alone
     call: PhantomData<&'a mut ()>,
 }
 
@@ -181,7 +181,7 @@ unsafe extern "C" fn serve<P>(
     context: *mut c_void,
     request: *const c_void,
     size: usize,
-    reply: *mut sys::farcall_reply,
+    reply: *mut sys::farcall_call_reply,
 ) -> c_int
 where
     P: Fn(&[u8], &mut Reply<'_>) -> Result<()> + Send + Sync + 'static,
