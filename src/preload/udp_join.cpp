@@ -12,6 +12,7 @@
 
 #include "preload/diag.hpp"
 #include "preload/observed.hpp"
+#include "preload/permitted.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
 #include "preload/udp_meet.hpp"
@@ -161,6 +162,7 @@ void udp_give_up_joining(UdpSocket& socket) noexcept {
 }
 
 void udp_join(UdpSocket& socket, int fd, Target& target) noexcept {
+  if (!acceleration_is_permitted()) return udp_leave(socket);
   Joining& joining = socket.joining;
   if (joining.connection >= 0 && joining.target != &target) {
     if (++joining.looks >= kMostLooks) udp_give_up_joining(socket);

@@ -10,6 +10,7 @@
 
 #include "preload/diag.hpp"
 #include "preload/observed.hpp"
+#include "preload/permitted.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
 #include "preload/udp_meet.hpp"
@@ -181,8 +182,9 @@ bool map_flow(int memory, std::uint64_t ring_bytes, DatagramMemory& mapped) noex
 void udp_publish(UdpSocket& socket, int fd) noexcept {
   Endpoint own{};
   if (!address_of(SYS_getsockname, fd, own) || own.port == 0) return;
-  if (!receives_plainly(fd)) {
-    count(socket.counters, Reason::option);
+  const bool permitted = acceleration_is_permitted();
+  if (!permitted || !receives_plainly(fd)) {
+    count(socket.counters, permitted ? Reason::option : Reason::unseen);
     udp_watch_all(socket);
     return udp_leave(socket);
   }

@@ -18,6 +18,7 @@
 #include "preload/listeners.hpp"
 #include "preload/log.hpp"
 #include "preload/observed.hpp"
+#include "preload/permitted.hpp"
 #include "preload/privilege.hpp"
 #include "preload/proof.hpp"
 #include "preload/real.hpp"
@@ -333,6 +334,7 @@ void acceptor_step(int fd, Side& side, std::uint32_t calls) noexcept {
 }
 
 void look_for_peer(int fd, Side& side, std::uint32_t calls) noexcept {
+  if (!acceleration_is_permitted()) return give_up(fd, side, Reason::unseen);
   if (side.connector)
     connector_step(fd, side, calls);
   else

@@ -29,13 +29,15 @@ void play_role(const char* role, Work work) {
   if (wanted != nullptr && std::strcmp(wanted, role) == 0) ::_exit(work());
 }
 
-// Executes this program again as `role`, see play_role(). Returns how it ended, and what it said.
+// Executes this program again as `role`, see play_role(), having done what is to be done `before`.
+// Returns how it ended, and what it said.
 struct Ended {
   int status;
   std::string said;
 };
 
-inline Ended execute_as(const std::string& role, std::vector<std::string> variables) {
+inline Ended execute_as(const std::string& role, std::vector<std::string> variables,
+                        void (*before)() = nullptr) {
   if (std::getenv(kRole) != nullptr) std::abort();  // nobody has played it
   int ends[2];
   EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
@@ -50,6 +52,7 @@ inline Ended execute_as(const std::string& role, std::vector<std::string> variab
     char program[] = "/proc/self/exe";
     char option[] = "--unix";
     char* const arguments[] = {program, over_unix() ? option : nullptr, nullptr};
+    if (before != nullptr) before();
     ::execv(program, arguments);
     ::_exit(127);
   }

@@ -16,6 +16,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -28,6 +29,7 @@
 
 #include "calls.hpp"
 #include "children.hpp"
+#include "executed.hpp"
 #include "farcall/memory.hpp"
 #include "preload/real.hpp"
 #include "stream_pair.hpp"
@@ -302,6 +304,49 @@ TEST(Calls, WhoFiltersItsCallsMakesNoneThatItDidNotMakeBefore) {
         // Memory is given back when the filter is there.
         allow_only({SYS_read, SYS_write, SYS_exit, SYS_exit_group, SYS_munmap, SYS_brk}, by_number);
       });
+}
+
+// As a service manager has it.
+void kill_at(long call) {
+  sock_filter steps[] = {{BPF_LD | BPF_W | BPF_ABS, 0, 0, 0},
+                         {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<std::uint32_t>(call)},
+                         {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS},
+                         {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
+  const sock_fprog program{.len = std::size(steps), .filter = steps};
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+int talk_without_acceleration() {
+  const Pair pair(false);
+  pair.talk(200);
+  int status = 0;
+  const bool childless = ::waitpid(-1, &status, 0) == -1 && errno == ECHILD;
+  return stream_mappings() == 0 && childless && !::testing::Test::HasFailure() ? 0 : 3;
+}
+
+int talk_with_acceleration() {
+  const Pair pair;
+  return ::testing::Test::HasFailure() ? 3 : 0;
+}
+
+const bool kPlayed = [] {
+  play_role("is forbidden memory", talk_without_acceleration);
+  play_role("is forbidden clocks", talk_with_acceleration);
+  return true;
+}();
+
+// What a process is started under it has not chosen, and it may know nothing of it.
+TEST(Calls, AFilterThatIsInheritedKillsNobodyWhoTalks) {
+  ASSERT_TRUE(kPlayed);
+  const auto [status, said] =
+      execute_as("is forbidden memory", {}, [] { kill_at(SYS_memfd_create); });
+  EXPECT_EQ(status, 0) << said;
+}
+TEST(Calls, AFilterThatForbidsOtherThingsKeepsNobodyFromMemory) {
+  const auto [status, said] =
+      execute_as("is forbidden clocks", {}, [] { kill_at(SYS_clock_settime); });
+  EXPECT_EQ(status, 0) << said;
 }
 
 TEST(Calls, WhoFiltersItsCallsWaitsClosesAndEnds) {

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "preload/permitted.hpp"
+
+#include <fcntl.h>
+#include <linux/netlink.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <atomic>
+
+#include "preload/lock.hpp"
+#include "preload/log.hpp"
+#include "preload/real.hpp"
+#include "preload/upgrade.hpp"
+
+namespace farcall::preload {
+namespace {
+
+struct SystemCall {
+  long number;
+  std::array<long, 4> arguments;
+};
+
+constexpr long kNone = -1;  // no descriptor
+
+// What programs that use sockets seldom do themselves, each so that nothing comes of it. The first
+// one is what takes the child away that tries them.
+constexpr SystemCall kCalls[] = {
+    {SYS_wait4, {0, 0, WNOHANG, 0}},
+    {SYS_socket, {AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG}},
+    {SYS_socket, {AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0}},
+    {SYS_bind, {kNone}},
+    {SYS_listen, {kNone}},
+    {SYS_connect, {kNone}},
+    {SYS_accept4, {kNone, 0, 0, SOCK_CLOEXEC | SOCK_NONBLOCK}},
+    {SYS_shutdown, {kNone}},
+    {SYS_sendto, {kNone}},
+    {SYS_recvfrom, {kNone}},
+    {SYS_sendmsg, {kNone}},
+    {SYS_recvmsg, {kNone}},
+    {SYS_getsockopt, {kNone, SOL_SOCKET, SO_COOKIE}},
+    {SYS_setsockopt, {kNone, SOL_SOCKET, SO_SNDBUF}},
+    {SYS_getsockname, {kNone}},
+    {SYS_getpeername, {kNone}},
+    {SYS_memfd_create, {0, MFD_CLOEXEC | MFD_ALLOW_SEALING}},
+    {SYS_ftruncate, {kNone}},
+    {SYS_fcntl, {kNone, F_ADD_SEALS}},
+    {SYS_fcntl, {kNone, F_DUPFD_CLOEXEC}},
+    {SYS_fstatfs, {kNone}},
+    {SYS_newfstatat, {kNone}},
+    {SYS_mremap, {0, 0, 0, 0}},
+    {SYS_munmap, {0, 0}},
+    {SYS_pidfd_open, {kNone}},
+    {SYS_pidfd_getfd, {kNone}},
+    {SYS_prlimit64, {kNone}},
+    {SYS_getresuid, {}},
+    {SYS_gettid, {}},
+    {SYS_getpid, {}},
+    {SYS_tgkill, {kNone}},
+    {SYS_sched_yield, {}},
+    {SYS_ppoll, {1, 1, 1, 1}},  // nowhere
+    {SYS_rt_sigprocmask, {SIG_BLOCK, 0, 0, kKernelMaskSize}},
+    {SYS_rt_sigpending, {0, kKernelMaskSize}},
+    {SYS_openat, {AT_FDCWD, 0}},
+    {SYS_readlinkat, {AT_FDCWD, 0}},
+    {SYS_getdents64, {kNone}},
+    {SYS_epoll_ctl, {kNone}},
+};
+
+// Shared with a child that has this process's memory.
+std::atomic<std::size_t> tried{0};
+
+// A filter may end this process.
+int try_calls(void*) noexcept {
+  struct {
+    void (*handler)(int) = SIG_DFL;
+    unsigned long flags = 0;
+    void (*restorer)() = nullptr;
+    unsigned long mask = 0;
+  } usual;
+  kernel(SYS_rt_sigaction, SIGSYS, &usual, nullptr, kKernelMaskSize);
+  const rlimit no_core{.rlim_cur = 1,
+                       .rlim_max = 1};  // which also those do not get who collect them
+  kernel(SYS_prlimit64, 0, RLIMIT_CORE, &no_core, nullptr);
+  for (const auto& [number, a] : kCalls) {
+    kernel(number, a[0], a[1], a[2], a[3]);
+    tried.fetch_add(1, std::memory_order_relaxed);
+  }
+  kernel(SYS_exit_group, 0);
+  return 0;
+}
+
+bool try_in_child() noexcept {
+  constexpr std::size_t kStack = 16384;
+  alignas(16) static std::byte stack[kStack];
+  using Clone = int(int (*)(void*), void*, int, void*, ...);
+  // No handler of the program's runs there.
+  const std::uint64_t all = ~std::uint64_t{0};
+  std::uint64_t before = 0;
+  kernel(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, kKernelMaskSize);
+  const int child =
+      real::next<"clone", Clone>()(try_calls, stack + kStack, CLONE_VM | CLONE_VFORK, nullptr);
+  kernel(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, kKernelMaskSize);
+  const std::size_t count = tried.load(std::memory_order_relaxed);
+  // No signal tells of its end, and only those who ask for such children find it.
+  if (child > 0 && count != 0) kernel(SYS_wait4, child, nullptr, __WCLONE, nullptr);
+  return child < 0 || count == std::size(kCalls);
+}
+
+}  // namespace
+
+bool acceleration_is_permitted() noexcept {
+  enum : int { kUnknown, kNo, kYes };
+  static constinit std::atomic<int> known{kUnknown};
+  static constinit Lock trying;
+  if (const int answer = known.load(std::memory_order_acquire); answer != kUnknown) [[likely]]
+    return answer == kYes;
+  const Guard guard(trying);
+  if (!guard) return false;
+  if (const int answer = known.load(std::memory_order_acquire); answer != kUnknown)
+    return answer == kYes;
+  const bool permitted = kernel(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) <= 0 || try_in_child();
+  if (!permitted) {
+    log(LogLevel::info, "a filter of system calls permits no acceleration");
+    no_more_candidates();
+  }
+  known.store(permitted ? kYes : kNo, std::memory_order_release);
+  return permitted;
+}
+
+}  // namespace farcall::preload
