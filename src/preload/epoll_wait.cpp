@@ -340,6 +340,7 @@ int sleep(Set& set, const Wait& wait, std::uint32_t generation) {
 
 int wait_in_set(Set& set, const Wait& wait) {
   note_waiter(set, wait.fd);
+  MaskedSignals masked;
   for (bool stayed = false;;) {
     if (set.hot_count.load(std::memory_order_relaxed) == 0) {
       Guard guard(set.lock);
@@ -365,6 +366,7 @@ int wait_in_set(Set& set, const Wait& wait) {
     if (!stayed && looks_itself(set)) {
       stayed = true;
       long told = 0;
+      masked.block(wait.mask);
       if (stay_awake(set, wait, told)) {
         stayed = false;
         continue;
