@@ -209,7 +209,7 @@ class Waited {
     }
   }
 
-  std::array<Entry, 128> few_;
+  std::array<Entry, 16> few_;  // stacks may be small
   Entry* entries_ = few_.data();
   std::size_t most_ = few_.size();
   std::size_t count_ = 0;
