@@ -34,8 +34,29 @@
 #include "steps.hpp"
 #include "stream_pair.hpp"
 
+extern void (*when_last_library_ends)();  // last_library.cpp
+
 namespace farcall::preload {
 namespace {
+
+int read_at_last = -1;
+
+// Nothing is left unread then.
+TEST(Ending, ADestructorOfALibraryReadsTheRest) {
+  const Connected connected = with_child([](int peer) {
+    read_at_last = peer;
+    when_last_library_ends = [] {
+      char rest[8];
+      require(::recv(read_at_last, rest, sizeof rest, MSG_WAITALL) == sizeof rest, "the rest");
+    };
+    ::usleep(100'000);  // the rest is in memory by now
+    std::exit(0);
+  });
+  ASSERT_EQ(::send(connected.fd.get(), "the rest", 8, MSG_NOSIGNAL), 8);
+  EXPECT_EQ(connected.child->status(), 0);
+  char byte;
+  EXPECT_EQ(::recv(connected.fd.get(), &byte, 1, 0), 0) << std::strerror(errno);
+}
 
 // --- leaving
 
