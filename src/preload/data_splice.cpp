@@ -44,7 +44,7 @@ long write_now(int pipe, const std::byte* bytes, std::size_t size) noexcept {
 // splice() from an accelerated connection: copies. Moved by the kernel, bytes would pass those of
 // the ring, and a byte that is not the program's could not be taken out.
 ssize_t splice_by_hand(int in, Side& side, int pipe, std::size_t size, bool may_wait) {
-  std::byte buffer[16384];
+  std::byte buffer[4096];  // stacks may be small
   const auto receive = [&](std::size_t most, int flags) {
     const iovec part = part_of(buffer, most);
     const auto bound = bind(real::next<"recv", Recv>(), in, buffer, most, flags);

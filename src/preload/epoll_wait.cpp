@@ -68,6 +68,19 @@ struct Wait {
   }
 };
 
+// What the other sockets want to be told of that are registered with the same data: events cannot
+// be told apart by anything else.
+std::uint32_t wanted_by_others(const Set& set, int fd) noexcept {
+  const std::uint64_t data = set.by_fd[fd].event.data.u64;
+  std::uint32_t wanted = 0;
+  const auto capacity = static_cast<int>(set.capacity.load(std::memory_order_relaxed));
+  for (int other = 0; other < capacity; ++other)
+    if (const Registration& entry = set.by_fd[other];
+        other != fd && entry.present && entry.event.data.u64 == data)
+      wanted |= entry.event.events;
+  return wanted;
+}
+
 // What kick() has brought about is no news of the program's: puts right the `count` events that
 // have been reported, and returns how many of them are left; and the registration, unless bytes are
 // still in memory that only the kernel can tell of.
@@ -85,7 +98,7 @@ int undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept {
     bool disarmed = false;
     for (int i = 0; i < count; ++i)
       if (events[i].data.u64 == right.data.u64) {
-        events[i].events &= right.events | EPOLLERR | EPOLLHUP;
+        events[i].events &= right.events | wanted_by_others(set, fd) | EPOLLERR | EPOLLHUP;
         if (readable) events[i].events |= right.events & kInput;
         disarmed = (right.events & EPOLLONESHOT) != 0;
       }
@@ -340,6 +353,7 @@ int sleep(Set& set, const Wait& wait, std::uint32_t generation) {
 
 int wait_in_set(Set& set, const Wait& wait) {
   note_waiter(set, wait.fd);
+  MaskedSignals masked;
   for (bool stayed = false;;) {
     if (set.hot_count.load(std::memory_order_relaxed) == 0) {
       Guard guard(set.lock);
@@ -365,6 +379,7 @@ int wait_in_set(Set& set, const Wait& wait) {
     if (!stayed && looks_itself(set)) {
       stayed = true;
       long told = 0;
+      masked.block(wait.mask);
       if (stay_awake(set, wait, told)) {
         stayed = false;
         continue;

@@ -225,9 +225,10 @@ std::size_t ring_bytes_of(Kind kind) noexcept {
 
 bool has_ordinary_options(int fd, Kind kind) noexcept {
   constexpr Option kAnyStream[] = {{SOL_SOCKET, SO_RCVLOWAT, 1}, {SOL_SOCKET, SO_PEEK_OFF, -1}};
-  constexpr Option kTcp[] = {{SOL_SOCKET, SO_TIMESTAMP, 0},    {SOL_SOCKET, SO_TIMESTAMPNS, 0},
-                             {SOL_SOCKET, SO_TIMESTAMPING, 0}, {SOL_SOCKET, SO_ZEROCOPY, 0},
-                             {IPPROTO_TCP, TCP_INQ, 0},        {IPPROTO_TCP, TCP_CORK, 0}};
+  constexpr Option kTcp[] = {{SOL_SOCKET, SO_TIMESTAMP, 0},       {SOL_SOCKET, SO_TIMESTAMPNS, 0},
+                             {SOL_SOCKET, SO_TIMESTAMPING, 0},    {SOL_SOCKET, SO_ZEROCOPY, 0},
+                             {IPPROTO_TCP, TCP_INQ, 0},           {IPPROTO_TCP, TCP_CORK, 0},
+                             {SOL_SOCKET, SO_MAX_PACING_RATE, -1}};
   constexpr Option kUnix[] = {
       {SOL_SOCKET, SO_PASSCRED, 0}, {SOL_SOCKET, SO_PASSSEC, 0}, {SOL_SOCKET, SO_PASSPIDFD, 0}};
   constexpr Option kMessages[] = {{SOL_SOCKET, SO_TIMESTAMP, 0},

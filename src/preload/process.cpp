@@ -408,6 +408,9 @@ long syscall(long number, ...) {
     case SYS_splice:
       return splice(fd, reinterpret_cast<off64_t*>(a[1]), third, reinterpret_cast<off64_t*>(a[3]),
                     static_cast<std::size_t>(a[4]), static_cast<unsigned>(a[5]));
+    case SYS_bind: return bind(fd, static_cast<sockaddr*>(buffer), static_cast<socklen_t>(size));
+    case SYS_connect:
+      return connect(fd, static_cast<sockaddr*>(buffer), static_cast<socklen_t>(size));
     case SYS_shutdown: return shutdown(fd, second);
     case SYS_close: return close(fd);
     case SYS_close_range:

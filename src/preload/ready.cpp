@@ -113,7 +113,7 @@ int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, Libc
     return add_rings(question.asked(), count, static_cast<int>(ready));
   };
   const int ready =
-      at_once ? look() : wait_for(waited, look, [&] { return libc_call(question.asked()); });
+      at_once ? look() : wait_for(waited, mask, look, [&] { return libc_call(question.asked()); });
   const int error = errno;
   if (ready > 0) question.add_resets();
   question.give_back();
@@ -236,7 +236,7 @@ int select_for(const Select& call, bool at_once, LibcCall libc_call) {
   if (call.count > FD_SETSIZE) return select_large(call, waited, at_once, libc_call);
   const auto look = [&] { return examine(call, highest, at_once); };
   if (at_once) return look();
-  return wait_for(waited, look, libc_call);
+  return wait_for(waited, call.mask, look, libc_call);
 }
 
 }  // namespace

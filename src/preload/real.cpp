@@ -6,6 +6,23 @@
 
 #include <cstring>
 
+namespace farcall::preload {
+
+long select_one(int fd, short event, const timespec* longest) noexcept {
+  constexpr int kBits = 8 * sizeof(unsigned long);
+  unsigned long set[128];
+  if (fd < 0 || fd >= kBits * 128) return -EINVAL;
+  const auto word = static_cast<std::size_t>(fd / kBits);
+  std::memset(set, 0, (word + 1) * sizeof *set);
+  set[word] = 1UL << (fd % kBits);
+  timespec left = longest == nullptr ? timespec{} : *longest;
+  return kernel(SYS_pselect6, fd + 1, event == POLLIN ? set : nullptr,
+                event == POLLOUT ? set : nullptr, nullptr, longest == nullptr ? nullptr : &left,
+                nullptr);
+}
+
+}  // namespace farcall::preload
+
 namespace farcall::preload::real {
 namespace {
 

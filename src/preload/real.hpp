@@ -38,6 +38,10 @@ inline long with_errno(long result) noexcept {
   return -1;
 }
 
+// Waits for POLLIN or POLLOUT where ppoll() refuses to, since the process may open no descriptor
+// any more (RLIMIT_NOFILE). As ppoll(); negative errno.
+long select_one(int fd, short event, const timespec* longest) noexcept;
+
 // What the kernel says of the descriptor at this moment: as in pollfd::revents.
 inline short poll_now(int fd, short events) noexcept {
   pollfd look{.fd = fd, .events = events, .revents = 0};

@@ -141,7 +141,9 @@ ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& gua
     const std::int64_t left =
         longest == 0 ? until_look : std::max<std::int64_t>(start + longest - now_ns(), 0) + 1;
     timespec moment{.tv_sec = 0, .tv_nsec = std::min(until_look, left)};
-    room = kernel(SYS_ppoll, &look, 1, &moment, nullptr, 0) > 0;
+    long ready = kernel(SYS_ppoll, &look, 1, &moment, nullptr, 0);
+    if (ready == -EINVAL) ready = select_one(call.fd, POLLOUT, &moment);
+    room = ready > 0;
     if (ends_wait(held.interruption(), part_sent || call.is_rest))
       result = fail(-EINTR);
     else if (longest != 0 && now_ns() - start > longest)

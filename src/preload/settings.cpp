@@ -177,8 +177,8 @@ class Reading {
   Reading(const char* const* environment, void (*complain)(const char*) noexcept) noexcept
       : environment_(environment), complain_(complain) {}
 
-  Settings read() noexcept {
-    Settings all;
+  // Into defaults. In their place: a thread's stack may be smaller than they are.
+  void read(Settings& all) noexcept {
     read_switch("ENABLED", all.enabled);
     read_switch("TCP", all.tcp);
     read_switch("UDP", all.udp);
@@ -203,7 +203,6 @@ class Reading {
     read_list("ACCELERATE", all.accelerate);
     read_list("EXCLUDE", all.exclude);
     take("SOCKET_DIR", "", [](auto) { return true; });  // nothing of ours lies in a directory
-    return all;
   }
 
  private:
@@ -266,10 +265,10 @@ class Reading {
   }
 
   void read_list(std::string_view name, EndpointList& list) noexcept {
-    EndpointList read{};
-    if (take(name, "a list of endpoints such as 127.0.0.1:6379,[::1]:80,*:8000-8999,/run/name.sock",
-             [&](auto text) { return parse_list(text, read); }))
-      list = read;
+    if (!take(name,
+              "a list of endpoints such as 127.0.0.1:6379,[::1]:80,*:8000-8999,/run/name.sock",
+              [&](auto text) { return parse_list(text, list); }))
+      list.count = 0;
   }
 
   const char* const* environment_;
@@ -340,7 +339,9 @@ bool Settings::wants(const UnixName& server) const noexcept {
 
 Settings read_settings(const char* const* environment,
                        void (*complain)(const char* sentence) noexcept) noexcept {
-  return Reading(environment, complain).read();
+  Settings all;
+  Reading(environment, complain).read(all);
+  return all;
 }
 
 const Settings& settings() noexcept {
@@ -354,7 +355,7 @@ const Settings& settings() noexcept {
   // Two threads may come at once, or a signal handler while its thread reads: one reads, and to
   // the others nothing is switched on until it has.
   if (now == kUnread && state.compare_exchange_strong(now, kBeingRead)) {
-    all = read_settings(environ, complain_to_user);
+    Reading(environ, complain_to_user).read(all);
     state.store(kRead, std::memory_order_release);
     return all;
   }

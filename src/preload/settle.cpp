@@ -2,6 +2,7 @@
 #include "preload/settle.hpp"
 
 #include <array>
+#include <utility>
 
 #include "preload/connection.hpp"
 #include "preload/fork.hpp"
@@ -75,8 +76,9 @@ void in_child() noexcept {
   // The parent looks at what it has put.
   new (&entries_lock) Lock;
   for (std::uint32_t i = 0; i < detail::unsettled.load(std::memory_order_relaxed); ++i) {
-    noted_of(*entries[i].side).store(false, std::memory_order_relaxed);
-    entries[i].side = nullptr;
+    // Another thread may have been taking it out.
+    Side* const side = std::exchange(entries[i].side, nullptr);
+    if (side != nullptr) noted_of(*side).store(false, std::memory_order_relaxed);
   }
   detail::unsettled.store(0, std::memory_order_relaxed);
 }

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -181,11 +182,12 @@ void reset_at_end(Side& side, int fd) noexcept {
   set_linger(fd, kResets);
 }
 
-[[gnu::destructor]] void end() noexcept { leave_process(Leaving::ends); }
-
 [[gnu::constructor]] void start() noexcept {
   pid.store(static_cast<pid_t>(kernel(SYS_getpid)), std::memory_order_relaxed);
   at_fork({before_fork, in_parent, in_child});
+  // Behind the destructors of all libraries, which may still read: those of one are run before what
+  // was asked for earlier, but what is asked for by atexit() is run with this library's own.
+  ::on_exit([](int, void*) noexcept { leave_process(Leaving::ends); }, nullptr);
 }
 
 }  // namespace

@@ -57,4 +57,24 @@ class HeldSignals {
   std::uint64_t before_ = 0;
 };
 
+// Keeps those blocked that a call's own mask blocks, from block() until it goes: what comes
+// meanwhile is handled behind the call, and does not end it.
+class MaskedSignals {
+ public:
+  MaskedSignals() = default;
+  MaskedSignals(const MaskedSignals&) = delete;
+  MaskedSignals& operator=(const MaskedSignals&) = delete;
+  ~MaskedSignals() {
+    if (blocks_) kernel(SYS_rt_sigprocmask, SIG_SETMASK, &before_, nullptr, kKernelMaskSize);
+  }
+  void block(const sigset_t* mask) noexcept {
+    if (mask == nullptr || blocks_) return;
+    blocks_ = kernel(SYS_rt_sigprocmask, SIG_BLOCK, mask, &before_, kKernelMaskSize) == 0;
+  }
+
+ private:
+  bool blocks_ = false;
+  std::uint64_t before_ = 0;
+};
+
 }  // namespace farcall::preload

@@ -243,6 +243,7 @@ bool changes_the_stream(int level, int option, const void* value, socklen_t size
   if (level == SOL_SOCKET) switch (option) {
       case SO_RCVLOWAT: return number > 1;
       case SO_PEEK_OFF: return number >= 0;
+      case SO_MAX_PACING_RATE: return number != -1;
       // A filter does not see what comes through memory.
       case SO_ATTACH_FILTER:
       case SO_ATTACH_BPF: return true;
@@ -259,13 +260,8 @@ bool changes_the_stream(int level, int option, const void* value, socklen_t size
       case SO_PASSPIDFD: return number != 0;
       default: return false;
     }
-  if (level == IPPROTO_TCP) switch (option) {
-      case TCP_ULP:
-      case TCP_REPAIR: return true;
-      case TCP_INQ: return number != 0;
-      default: return false;
-    }
-  return false;
+  return level == IPPROTO_TCP &&
+         (option == TCP_ULP || option == TCP_REPAIR || (option == TCP_INQ && number != 0));
 }
 
 }  // namespace

@@ -209,7 +209,7 @@ class Waited {
     }
   }
 
-  std::array<Entry, 128> few_;
+  std::array<Entry, 16> few_;  // stacks may be small
   Entry* entries_ = few_.data();
   std::size_t most_ = few_.size();
   std::size_t count_ = 0;
@@ -224,9 +224,11 @@ inline bool is_zero(const timespec* time) noexcept {
   return !is_no_address(time) && time->tv_sec == 0 && time->tv_nsec == 0;
 }
 
-// Awake for a while, then asleep in the program's own call. `look` asks rings and kernel at once.
+// Awake for a while, then asleep in the program's own call, which has that mask, or none. `look`
+// asks rings and kernel at once.
 template <class Look, class LibcCall>
-int wait_for(Waited& waited, Look look, LibcCall libc_call) {
+int wait_for(Waited& waited, const sigset_t* mask, Look look, LibcCall libc_call) {
+  MaskedSignals masked;
   // Where nobody stays awake, a look before the sleep would be one more call.
   if (waited.accelerated() != 0 && !others_compete(this_processor())) {
     int ready = look();
@@ -234,7 +236,10 @@ int wait_for(Waited& waited, Look look, LibcCall libc_call) {
       Waited::came_at_once();
       return ready;
     }
-    if (waited.pays() && (ready = waited.stay_awake(look)) != 0) return ready;
+    if (waited.pays()) {
+      masked.block(mask);
+      if ((ready = waited.stay_awake(look)) != 0) return ready;
+    }
     if (waited.interrupted()) {
       errno = EINTR;
       return -1;

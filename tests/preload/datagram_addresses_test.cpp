@@ -44,6 +44,15 @@ void share_address(int fd) {
   ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
 }
 
+TEST(DatagramAddresses, AreOfTheSocketThatIsConnectedToByNumber) {
+  const Awake two;
+  const Socket third;
+  ASSERT_EQ(::syscall(SYS_connect, two.near.fd.get(), &third.name, third.size), 0);
+  two.near.send("to the third");
+  EXPECT_EQ(third.receive(), "to the third");
+  EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "(EAGAIN)");
+}
+
 TEST(DatagramAddresses, AreFreeWhenTheirSocketIsClosed) {
   for (int rounds = 0; rounds <= kMostRounds; ++rounds)
     for (int unread = 0; unread <= 2; ++unread)

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -34,8 +35,54 @@
 #include "steps.hpp"
 #include "stream_pair.hpp"
 
+extern void (*when_last_library_ends)();  // last_library.cpp
+
 namespace farcall::preload {
 namespace {
+
+int read_at_last = -1;
+
+// Nothing is left unread then.
+TEST(Ending, ADestructorOfALibraryReadsTheRest) {
+  const Connected connected = with_child([](int peer) {
+    read_at_last = peer;
+    when_last_library_ends = [] {
+      char rest[8];
+      require(::recv(read_at_last, rest, sizeof rest, MSG_WAITALL) == sizeof rest, "the rest");
+    };
+    ::usleep(100'000);  // the rest is in memory by now
+    std::exit(0);
+  });
+  ASSERT_EQ(::send(connected.fd.get(), "the rest", 8, MSG_NOSIGNAL), 8);
+  EXPECT_EQ(connected.child->status(), 0);
+  char byte;
+  EXPECT_EQ(::recv(connected.fd.get(), &byte, 1, 0), 0) << std::strerror(errno);
+}
+
+// As sandboxes have it: poll() is refused then.
+TEST(Ending, WhoMayOpenNothingMoreSendsAll) {
+  constexpr std::size_t kAll = 20 << 20;
+  const Connected connected = with_child([](int peer) {
+    std::string text(65'536, '\0');
+    for (std::size_t got = 0; got < kAll;) {
+      const ssize_t part = ::recv(peer, text.data(), text.size(), 0);
+      require(part > 0, "receive");
+      got += static_cast<std::size_t>(part);
+      if (got < kAll / 4) ::usleep(500);
+    }
+  });
+  const std::string all(kAll, 'a');
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const ssize_t sent = ::send(connected.fd.get(), all.data(), kAll, MSG_NOSIGNAL);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(sent, static_cast<ssize_t>(kAll));
+  if (sent == static_cast<ssize_t>(kAll)) {
+    EXPECT_EQ(connected.child->status(), 0);
+  }
+}
 
 // --- leaving
 

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "children.hpp"
+#include "connected.hpp"
 #include "farcall/memory.hpp"
 #include "readiness.hpp"
 #include "stream_pair.hpp"
@@ -46,6 +47,33 @@ TEST(Set, TellsAnEdgeAnewWhereItIsArmedAnew) {
   ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
   EXPECT_EQ(wait(set.get(), 0), EPOLLIN);
   EXPECT_EQ(wait(set.get(), 0), 0U);
+}
+
+// Two sockets whose events cannot be told apart, in a set that the kernel alone wakes: what wakes
+// it for the one does not cover the edge of the other.
+TEST(Set, LosesNoEdgeOfASocketThatIsRegisteredAsAnother) {
+  const Connected reads = with_child([](int peer) {
+    for (int i = 0; i < 8; ++i) wait_for_each_other(peer, false);
+    char byte = 'x';
+    require(::send(peer, &byte, 1, MSG_NOSIGNAL) == 1, "send");
+    (void)::recv(peer, &byte, 1, 0);
+  });
+  for (int i = 0; i < 8; ++i) wait_for_each_other(reads.fd.get(), true);
+  const preload::Pair writes(false);
+  const UniqueFd set = new_set();
+  pollfd around{.fd = set.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&around, 1, 0), 0);
+  ::usleep(100'000);  // in memory by now
+  add(set.get(), writes.server.get(), EPOLLOUT | EPOLLET);
+  add(set.get(), reads.fd.get());
+  std::uint32_t told = 0;
+  for (int i = 0; i < 2; ++i) {
+    std::array<epoll_event, 4> events{};
+    const int count = ::epoll_wait(set.get(), events.data(), 4, kLongest);
+    EXPECT_GT(count, 0);
+    for (int one = 0; one < count; ++one) told |= events[static_cast<std::size_t>(one)].events;
+  }
+  EXPECT_EQ(told, static_cast<std::uint32_t>(EPOLLIN | EPOLLOUT));
 }
 
 TEST(Set, TellsOnceWhereThatIsAskedForWithBytesThere) {

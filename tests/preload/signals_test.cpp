@@ -6,17 +6,22 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "connected.hpp"
 #include "contract.hpp"
 #include "farcall/memory.hpp"
 
@@ -210,6 +215,55 @@ TEST(Contract, ASignalThatIsBlockedInterruptsNothing) {
   EXPECT_EQ(signals, 0);
   ::pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
   EXPECT_EQ(signals, 1);
+}
+
+// Neither while a call sleeps nor while it looks: the peer takes its time, but not long.
+TEST(Contract, ASignalThatACallsMaskBlocksDoesNotEndIt) {
+  const Connected made = with_child([](int peer) {
+    for (char byte; ::recv(peer, &byte, 1, 0) == 1;) {
+      for (volatile int i = 0; i < 20'000;) i = i + 1;
+      if (::send(peer, &byte, 1, MSG_NOSIGNAL) != 1) break;
+    }
+  });
+  const int fd = made.fd.get();
+  const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {}};
+  ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event), 0);
+  sigset_t mask;
+  ::sigemptyset(&mask);
+  ::sigaddset(&mask, SIGALRM);
+  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  fd_set read;
+  const std::function<int()> ways[] = {
+      [&] { return ::ppoll(&one, 1, nullptr, &mask); },
+      [&] {
+        FD_ZERO(&read);
+        FD_SET(fd, &read);
+        return ::pselect(fd + 1, &read, nullptr, nullptr, nullptr, &mask);
+      },
+      [&] { return ::epoll_pwait(set.get(), &event, 1, -1, &mask); },
+  };
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  struct sigaction before {};
+  ASSERT_EQ(::sigaction(SIGALRM, &action, &before), 0);
+  const itimerval often{.it_interval = {0, 100}, .it_value = {0, 100}};
+  ASSERT_EQ(::setitimer(ITIMER_REAL, &often, nullptr), 0);
+  for (const auto& way : ways) {
+    SCOPED_TRACE(&way - ways);
+    int ended = 0;
+    for (int i = 0; i < 4000; ++i) {
+      char byte = 'x';
+      while (::send(fd, &byte, 1, MSG_NOSIGNAL) != 1) ASSERT_EQ(errno, EINTR);
+      if (way() != 1) ++ended;
+      while (::recv(fd, &byte, 1, 0) != 1) ASSERT_EQ(errno, EINTR);
+    }
+    EXPECT_EQ(ended, 0);
+  }
+  const itimerval never{};
+  ::setitimer(ITIMER_REAL, &never, nullptr);
+  ::sigaction(SIGALRM, &before, nullptr);
+  EXPECT_GT(signals, 0);
 }
 
 TEST(Contract, ASignalThatNobodyHandlesInterruptsNothing) {

@@ -47,6 +47,7 @@ const Way kWays[] = {
     {"credentials", [](int fd) { set(fd, SOL_SOCKET, SO_PASSCRED, 1); }},
     {"no_copies", [](int fd) { set(fd, SOL_SOCKET, SO_ZEROCOPY, 1); }},
     {"what_is_left", [](int fd) { set(fd, IPPROTO_TCP, TCP_INQ, 1); }},
+    {"pace", [](int fd) { set(fd, SOL_SOCKET, SO_MAX_PACING_RATE, 1 << 30); }},
     {"filter", filter},
     {"asynchronous",
      [](int fd) { EXPECT_EQ(::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_ASYNC), 0); }},
@@ -81,9 +82,13 @@ struct Unseen {
 };
 
 constexpr Unseen kUnseen[] = {
-    {"peeking_on", SOL_SOCKET, SO_PEEK_OFF, 0}, {"low_water_mark", SOL_SOCKET, SO_RCVLOWAT, 2},
-    {"time", SOL_SOCKET, SO_TIMESTAMP, 1},      {"credentials", SOL_SOCKET, SO_PASSCRED, 1},
-    {"no_copies", SOL_SOCKET, SO_ZEROCOPY, 1},  {"what_is_left", IPPROTO_TCP, TCP_INQ, 1},
+    {"peeking_on", SOL_SOCKET, SO_PEEK_OFF, 0},
+    {"low_water_mark", SOL_SOCKET, SO_RCVLOWAT, 2},
+    {"time", SOL_SOCKET, SO_TIMESTAMP, 1},
+    {"credentials", SOL_SOCKET, SO_PASSCRED, 1},
+    {"no_copies", SOL_SOCKET, SO_ZEROCOPY, 1},
+    {"what_is_left", IPPROTO_TCP, TCP_INQ, 1},
+    {"pace", SOL_SOCKET, SO_MAX_PACING_RATE, 1 << 30},
 };
 
 // The accepting end may have made memory; the other does not take it.
@@ -97,7 +102,8 @@ void expect_to_stay_with_the_kernel(const Pair& pair, int before) {
 
 // Whether this kind of socket has the option, and makes something of it.
 bool has(int fd, const Unseen& one) {
-  if (one.level == IPPROTO_TCP || one.option == SO_ZEROCOPY) return !over_unix();
+  if (one.level == IPPROTO_TCP || one.option == SO_ZEROCOPY || one.option == SO_MAX_PACING_RATE)
+    return !over_unix();
   if (one.option == SO_PASSCRED) return over_unix();
   if (one.option == SO_TIMESTAMP) return !over_unix() || over_packets();
   int value = 0;

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -15,6 +16,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,6 +27,65 @@
 
 namespace farcall::preload {
 namespace {
+
+// A thread with a small stack.
+void run_on_little_stack(std::size_t bytes, const std::function<void()>& work) {
+  pthread_attr_t attributes;
+  ASSERT_EQ(::pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&attributes, bytes), 0);
+  pthread_t thread;
+  const auto run = [](void* given) -> void* {
+    (*static_cast<const std::function<void()>*>(given))();
+    return nullptr;
+  };
+  ASSERT_EQ(::pthread_create(&thread, &attributes, run, const_cast<std::function<void()>*>(&work)),
+            0);
+  ::pthread_join(thread, nullptr);
+  ::pthread_attr_destroy(&attributes);
+}
+
+TEST(Contract, WaitsInThreadsWithLittleStacks) {
+  constexpr std::size_t kStack =
+      20 * 1024;  // the least is 16, of which threads' variables take some
+  const Pair pair;
+  pair.talk(20);
+  const int fd = pair.server.get();
+  UniqueFd ends[2];
+  int pipe[2];
+  ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
+  ends[0] = UniqueFd(pipe[0]);
+  ends[1] = UniqueFd(pipe[1]);
+  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  fd_set read;
+  FD_ZERO(&read);
+  char byte = 0;
+  std::vector<iovec> parts(400, iovec{.iov_base = &byte, .iov_len = 1});
+  int done = 0;
+  const std::function<void()> ways[] = {
+      [&] { done = ::poll(&one, 1, 20'000) == 1 && ::recv(fd, &byte, 1, 0) == 1 ? 1 : 0; },
+      [&] {
+        FD_SET(fd, &read);
+        done =
+            ::select(fd + 1, &read, nullptr, nullptr, nullptr) == 1 && ::recv(fd, &byte, 1, 0) == 1
+                ? 1
+                : 0;
+      },
+      [&] { done = static_cast<int>(::readv(fd, parts.data(), 400)); },
+      [&] { done = static_cast<int>(::recv(fd, &byte, 1, MSG_TRUNC)); },
+      [&] {
+        done = over_packets() ? static_cast<int>(::recv(fd, &byte, 1, 0))
+                              : static_cast<int>(::splice(fd, nullptr, pipe[1], nullptr, 1, 0));
+      },
+  };
+  for (const auto& way : ways)
+    for (int i = 0; i < 5; ++i) {
+      SCOPED_TRACE(&way - ways);
+      pair.put("x");
+      done = 0;
+      run_on_little_stack(kStack, way);
+      ASSERT_EQ(done, 1);
+    }
+}
 
 TEST(Contract, WritesUntilThereIsNoRoomAndSaysWhenThereIsAgain) {
   const Pair pair;
