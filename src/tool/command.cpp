@@ -84,7 +84,8 @@ std::vector<std::string> words(int argc, char** argv) {
 // --help.
 bool knows_command(const CLI::App& app, const std::vector<std::string>& all) {
   if (all.empty() || all[0].empty() || all[0].starts_with('-')) return true;
-  if (app.get_subcommand_no_throw(all[0]) != nullptr) return true;
+  const auto is_named = [&](const CLI::App* each) { return each->get_name() == all[0]; };
+  if (!app.get_subcommands(is_named).empty()) return true;
   std::string known;
   for (const CommandOutline& each : outline_of(app).subcommands)
     known += (known.empty() ? "" : ", ") + each.name;
