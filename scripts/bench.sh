@@ -32,6 +32,15 @@ for argument in "$@"; do
   esac
 done
 
+# The dynamic linker takes blanks and colons in LD_PRELOAD as ends of names.
+if [[ $PWD == *[\ :]* ]]; then
+  echo "bench: nothing below '$PWD' can be preloaded, as it has a blank or a colon; move the tree to a folder without" >&2
+  exit 1
+fi
+# What is measured or tested on this machine is not to go through a proxy.
+export no_proxy="${no_proxy:+$no_proxy,}127.0.0.1,::1,localhost"
+export PYTHONDONTWRITEBYTECODE=1 # what is packed may be this tree
+
 # A row that fails leaves the others their page.
 failed=0
 out=build/bench

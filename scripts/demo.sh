@@ -6,6 +6,14 @@
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
+# The dynamic linker takes blanks and colons in LD_PRELOAD as ends of names.
+if [[ $PWD == *[\ :]* ]]; then
+  echo "demo: nothing below '$PWD' can be preloaded, as it has a blank or a colon; move the tree to a folder without" >&2
+  exit 1
+fi
+# What is measured or tested on this machine is not to go through a proxy.
+export no_proxy="${no_proxy:+$no_proxy,}127.0.0.1,::1,localhost"
+
 scripts/setup.sh build plot demo
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -33,10 +41,11 @@ sockperf_figures() { # PROTOCOL COMMAND...
   server=$!
   sleep 0.5
   out=$("$@" timeout 20 sockperf ping-pong -i 127.0.0.1 -p "$port" "${options[@]}" -t 2 -m 64 \
-    --mps 1000000 2>&1 ||
-    true)
+    --mps 1000000 2>&1) || true
   kill "$server" 2>/dev/null || true
   wait "$server" 2>/dev/null || true
+  [[ $out == *'percentile 50.000'* ]] ||
+    printf 'demo: sockperf failed (%s, %s):\n%s\n' "$protocol" "${*##*/}" "$(tail -n 3 <<<"$out")" >&2
   awk '/percentile 50.000/ { p50 = $NF } /percentile 99.000/ { p99 = $NF }
     END { if (p50 == "") print "- -"; else print p50, p99 }' <<<"$out"
 }
@@ -48,6 +57,7 @@ for protocol in TCP UDP; do
   read -r plain50 plain99 < <(sockperf_figures "$protocol" env)
   read -r fast50 fast99 < <(sockperf_figures "$protocol" build/release/farcall run --)
   printf '%-6s %12s %12s %16s %16s\n' "$protocol" "$plain50" "$plain99" "$fast50" "$fast99"
+  [[ $plain50 != - && $fast50 != - ]] || failed=1
 done
 echo
 echo "The figures are in build/demo/compare.json, as a picture in build/demo/compare.png;"

@@ -20,7 +20,8 @@ export SOURCE_DATE_EPOCH
 tools=$PWD/build/wheel/tools
 if ! "$tools/bin/python" -c 'import auditwheel, build, pathspec, scikit_build_core, spdx_tools, wheel' \
   2>/dev/null; then
-  /usr/bin/python3 -m venv "$tools"
+  # One whose making was interrupted has no pip.
+  "$tools/bin/python" -m pip --version >/dev/null 2>&1 || /usr/bin/python3 -m venv --clear "$tools"
   "$tools/bin/python" -m pip install --quiet --disable-pip-version-check \
     auditwheel build 'scikit-build-core>=0.10' pathspec spdx-tools wheel
 fi

@@ -6,4 +6,4 @@ set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
 scripts/setup.sh lint
-git ls-files -z '*.cpp' '*.hpp' '*.h' 'bindings/*.c' ':!kernel' | xargs -0r clang-format -i
+git -c safe.directory="$PWD" ls-files -z '*.cpp' '*.hpp' '*.h' 'bindings/*.c' ':!kernel' | xargs -0r clang-format -i

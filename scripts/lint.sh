@@ -6,10 +6,12 @@
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
+command -v git >/dev/null || scripts/setup.sh lint
+git=(git -c "safe.directory=$PWD")
 if [[ ${1:-} == --changed ]]; then
-  list_files() { git diff --name-only --diff-filter=d HEAD && git ls-files -o --exclude-standard; }
+  list_files() { "${git[@]}" diff --name-only --diff-filter=d HEAD && "${git[@]}" ls-files -o --exclude-standard; }
 else
-  list_files() { git ls-files; }
+  list_files() { "${git[@]}" ls-files; }
 fi
 list=$(list_files) # where git fails, so does this
 mapfile -t files <<<"$list"

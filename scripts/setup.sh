@@ -13,7 +13,7 @@ cd "$(dirname "$(realpath "$0")")/.."
 # the benchmarks, which measure other libraries beside ours. Those of "peers" are large, so only
 # the full tests and the benchmarks ask for them.
 declare -A packages=(
-  [build]="build-essential cmake ninja-build pkg-config libgtest-dev libbenchmark-dev libfmt-dev
+  [build]="build-essential git cmake ninja-build pkg-config libgtest-dev libbenchmark-dev libfmt-dev
     libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev libiceoryx-posh-dev libacl1-dev systemtap-sdt-dev
     libnats-dev libtomlplusplus-dev libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon
     python3-dev python3-pytest
@@ -21,7 +21,7 @@ declare -A packages=(
   [peers]="libgrpc++-dev libcapnp-dev capnproto libucx-dev libfabric-dev libasio-dev libfastrtps-dev"
   [wheel]="python3-venv"
   [crates]="cargo rustc librust-tokio-dev librust-libc-dev"
-  [package]="debhelper dh-dkms dh-python dpkg-dev libpython3-dev lintian mmdebstrap uidmap"
+  [package]="git debhelper dh-dkms dh-python dpkg-dev libpython3-dev lintian mmdebstrap uidmap"
   [test]="valgrind python3 tshark nats-server iproute2 abigail-tools cargo rustc rust-clippy
     librust-tokio-dev librust-libc-dev chromium-headless-shell"
   [programs]="python3 python3.11 libpython3.11-testsuite redis-server redis-tools memcached nginx-light
@@ -30,7 +30,7 @@ declare -A packages=(
   [demo]="sockperf"
   [plot]="python3 python3-pandas python3-matplotlib python3-plotly"
   [bench]="python3-zmq"
-  [lint]="clang-format clang-tidy shellcheck"
+  [lint]="git clang-format clang-tidy shellcheck"
   [kernel]="build-essential python3 qemu-system-x86 busybox-static cpio kmod libelf-dev flex
     bison bc xz-utils udev systemd nats-server sparse"
 )
@@ -47,13 +47,22 @@ done
 
 groups=" $* "
 # Comparisons do without those that cannot be had. Last of all: cargo may be one of the packages.
+tell_once() { # TEXT; once per tree, as this script says nothing when nothing is missing
+  if grep -qsxF "$1" build/setup.told; then return; fi
+  echo "setup: $1" >&2
+  { mkdir -p build && echo "$1" >>build/setup.told; } || true
+}
 fetch_crates() {
-  [[ $groups == *' peers '* ]] && command -v cargo >/dev/null || return 0
+  [[ $groups == *' peers '* ]] || return 0
+  if ! command -v cargo >/dev/null; then
+    tell_once "there is no cargo, which iceoryx2 is built with; farcall compare has no rows of it"
+    return
+  fi
   scripts/peer_crates.sh --offline cargo && return 0
   local status=0
   timeout 300 scripts/peer_crates.sh cargo || status=$?
   if ((status == 3)); then
-    echo "setup: this cargo is too old for iceoryx2; farcall compare has no rows of it" >&2
+    tell_once "this cargo is too old for iceoryx2; farcall compare has no rows of it"
   elif ((status)); then
     echo "setup: cannot fetch the crates of iceoryx2; farcall compare has no rows of it" >&2
   fi
@@ -91,24 +100,35 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 # stdin is closed to apt: a question from a package must fail, not hang.
+# sudo drops what names a proxy.
+proxies=()
+for name in http_proxy https_proxy no_proxy; do
+  [[ ! ${!name:-} ]] || proxies+=("$name=${!name}")
+done
 apt() {
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  "${as_root[@]}" env "${proxies[@]}" DEBIAN_FRONTEND=noninteractive \
     apt-get -y -o DPkg::Lock::Timeout=120 "$@" >>"$log" 2>&1 </dev/null
 }
 
 # What is installed here is started by the tests themselves, on ports of their own.
 policy=/usr/sbin/policy-rc.d
-if [[ ! -e $policy ]]; then
+ours='# farcall: scripts/setup.sh' # one that was killed has left it
+if [[ ! -e $policy ]] || grep -qsxF "$ours" "$policy"; then
   trap '"${as_root[@]}" rm -f "$policy" "$log"' EXIT
-  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+  printf '#!/bin/sh\n%s\nexit 101\n' "$ours" | "${as_root[@]}" tee "$policy" >/dev/null
   "${as_root[@]}" chmod 755 "$policy"
 fi
 
 install_missing() { apt update && apt install --no-install-recommends "${missing[@]}"; }
+# A run that was interrupted leaves packages half configured, and apt then refuses everything.
+repair() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive dpkg --force-confold --configure -a \
+    >>"$log" 2>&1 </dev/null || true
+}
 
 echo "setup: installing ${missing[*]}" >&2
-# Once more after a pause: mirrors have short outages.
-if ! install_missing && ! { sleep 5 && install_missing; }; then
+# Once more after a repair and a pause: mirrors have short outages.
+if ! install_missing && ! { repair && sleep 5 && install_missing; }; then
   tail -n 30 "$log" >&2
   echo "setup: could not install ${missing[*]}" >&2
   exit 1

@@ -14,7 +14,7 @@ epoch() {
   if [[ ${SOURCE_DATE_EPOCH:-} ]]; then
     echo "$SOURCE_DATE_EPOCH"
   elif [[ -e .git ]]; then
-    git log -1 --format=%ct
+    git -c safe.directory="$PWD" log -1 --format=%ct
   else
     stat -c %Y CMakeLists.txt
   fi
@@ -23,9 +23,10 @@ epoch() {
 # Ends each name with a NUL.
 list() { # PATH...
   if [[ -e .git ]]; then
-    git ls-files -z -- "$@"
+    git -c safe.directory="$PWD" ls-files -z -- "$@"
   else
-    find "$@" -path ./build -prune -o -path ./debian -prune -o \( -type f -o -type l \) -print0 | sed -z 's|^\./||'
+    find "$@" -path ./build -prune -o -path ./debian -prune -o -name __pycache__ -prune \
+      -o \( -type f -o -type l \) -print0 | sed -z 's|^\./||'
   fi
 }
 

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds up the outcomes of several CTest runs.
 
-Usage: test_summary.py [--may-skip LIST] NAME=JUNIT_XML...
+Usage: test_summary.py [--may-skip LIST] [--tolerate-unsteady] NAME=JUNIT_XML...
 Prints a line per run with what its failed tests said, the slowest tests, every reason for a skip, the
 names of what failed and, last, the sums. With a list (tests/may_skip.txt), a skip that is not on it is
 a failure. What failed among others and passes alone (again.xml beside the XML, of run_again.py) has
-passed, and is named as unsteady. Exits with 1 if anything failed.
+failed, and is named as unsteady; with --tolerate-unsteady it is counted apart. Exits with 1 if anything failed.
 """
 
 import argparse

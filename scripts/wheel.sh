@@ -15,7 +15,8 @@ place=$PWD/build/wheel
 mkdir -p "$place"
 tools=${FARCALL_WHEEL_TOOLS:-$place/tools}
 if [[ ! ${FARCALL_WHEEL_TOOLS:-} ]]; then
-  [[ -x $tools/bin/python ]] || "$python" -m venv "$tools"
+  # One whose making was interrupted has no pip.
+  "$tools/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$tools"
   "$tools/bin/python" -m pip install --quiet --disable-pip-version-check \
     auditwheel build 'scikit-build-core>=0.10' pathspec wheel
 fi

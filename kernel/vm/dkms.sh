@@ -5,6 +5,7 @@
 # DKMS itself is unpacked from Debian's package, not installed. Usage: dkms.sh SERIES
 # Exit status 77, with the reason on stderr, where that cannot be had.
 set -euo pipefail
+PATH+=:/usr/sbin:/sbin # modinfo, for users other than root
 here=$(dirname "$(realpath "$0")")
 kernel=$(realpath "$here/..")
 top=$(realpath "$here/../..")/build/kernel/$1/dkms
@@ -13,12 +14,14 @@ mapfile -t headers < <("$here/kernel.sh" "$1")
 [[ ${#headers[@]} == 2 ]] || exit 77
 release=${headers[0]##*/linux-headers-}
 mkdir -p "$top"
-if [[ ! -x $top/root/usr/sbin/dkms ]]; then
+if [[ ! -f $top/whole ]]; then # written last
+  rm -rf "$top/root" "$top"/dkms_*.deb
   (cd "$top" && timeout 100 apt-get -q download dkms && dpkg-deb -x dkms_*.deb root) \
     >"$top/download.log" 2>&1 </dev/null || {
     echo "dkms: apt-get download dkms failed: $(tail -n 1 "$top/download.log")" >&2
     exit 77
   }
+  touch "$top/whole"
 fi
 field() {
   sed -n "s/^PACKAGE_$1=\"\(.*\)\"$/\1/p" "$kernel/dkms.conf"

@@ -80,6 +80,19 @@ std::vector<std::string> words(int argc, char** argv) {
   return all;
 }
 
+// A first word that is no command, which CLI11 would take for a value too many, or overlook beside
+// --help.
+bool knows_command(const CLI::App& app, const std::vector<std::string>& all) {
+  if (all.empty() || all[0].empty() || all[0].starts_with('-')) return true;
+  const auto is_named = [&](const CLI::App* each) { return each->get_name() == all[0]; };
+  if (!app.get_subcommands(is_named).empty()) return true;
+  std::string known;
+  for (const CommandOutline& each : outline_of(app).subcommands)
+    known += (known.empty() ? "" : ", ") + each.name;
+  say("farcall: there is no command '{}'; there are: {}\n", all[0], known);
+  return false;
+}
+
 int with_output_written(int exit_code) {
   errno = 0;
   std::cout.flush();
@@ -192,6 +205,7 @@ CommandLine::~CommandLine() = default;
 int CommandLine::run(int argc, char** argv, const int& exit_code) {
   try {
     std::vector<std::string> all = words(argc, argv);
+    if (!knows_command(*app_, all)) return kUsage;
     std::ranges::reverse(all);  // CLI11 takes them from the end
     app_->parse(std::move(all));
     return with_output_written(exit_code);

@@ -262,7 +262,9 @@ void add_stat(Command root, int& exit_code) {
   command.option("WHAT", stat->what, "A process, or a name: of a path, a channel, a command")
       .required()
       .not_empty();
-  command.option("--interval", stat->seconds, "Time answers for so many seconds; 0: do not")
+  command
+      .option("--interval", stat->seconds,
+              "Time answers for so many seconds, 15 at most; 0: do not")
       .shows_default()
       .checked([](const std::string& text) {
         const double seconds = std::strtod(text.c_str(), nullptr);

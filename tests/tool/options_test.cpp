@@ -7,6 +7,7 @@
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "compare/row.hpp"
 #include "tool/run_command.hpp"
@@ -25,6 +26,18 @@ TEST(Farcall, HelpsWithItsCommands) {
   EXPECT_EQ(finished.code, 0);
   EXPECT_NE(finished.out.find("compare"), std::string::npos) << finished.out;
   EXPECT_NE(finished.out.find("clean"), std::string::npos) << finished.out;
+}
+
+TEST(Farcall, NamesTheCommandsThereAreForOneThatIsNot) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"nonsense"}, {"nonsense", "--help"}}) {
+    const Finished finished = run_farcall(words);
+    EXPECT_EQ(finished.code, 2);
+    EXPECT_EQ(finished.err.rfind("farcall: there is no command 'nonsense'; there are: ", 0), 0U)
+        << finished.err;
+    EXPECT_NE(finished.err.find("doctor"), std::string::npos) << finished.err;
+    EXPECT_EQ(finished.err.find("compare-slot"), std::string::npos) << finished.err;
+  }
 }
 
 TEST(Farcall, HasAManualOfEachCommand) {

@@ -73,7 +73,7 @@ TEST(RunCommand, SetsWhatItsOptionsSay) {
 TEST(RunCommand, RefusesAnOptionThatCannotBeUsed) {
   const Finished finished = run_farcall({"run", "--ring-bytes", "lots", "--", "true"});
   EXPECT_EQ(finished.code, 2);
-  EXPECT_NE(finished.err.find("FARCALL_RING_BYTES=\"lots\" is not a number"), std::string::npos)
+  EXPECT_NE(finished.err.find("--ring-bytes=\"lots\" is not a number"), std::string::npos)
       << finished.err;
 }
 

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compare/library.hpp"
@@ -31,9 +33,19 @@ constexpr int kNotExecuted = 127;  // as a shell says it
 
 bool complained = false;
 
+// Of FARCALL_RING_SIZE="x" the user has written --ring-size x: each option has such a name.
 void complain(const char* sentence) noexcept {
+  constexpr std::string_view kPrefix = "FARCALL_";
   complained = true;
-  say("farcall: {}\n", sentence);
+  std::string text = sentence;
+  if (text.starts_with(kPrefix)) {
+    text.replace(0, kPrefix.size(), "--");
+    for (char& letter : text) {
+      if (letter == '=') break;
+      letter = letter == '_' ? '-' : static_cast<char>(std::tolower(letter));
+    }
+  }
+  say("farcall: {}\n", text);
 }
 
 void set_variable(const std::string& name, const std::string& value) {
