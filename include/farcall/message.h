@@ -54,7 +54,7 @@ struct farcall_info {
   int64_t connection; /* through which it came: a number that the server's process uses once */
   pid_t pid;          /* of the sender, as the kernel knows it; 0: cannot be seen from here */
   pid_t tid;          /* over shared memory as the sender says; 0: it has no such thread */
-  uid_t uid;
+  uid_t uid; /* and gid: (uid_t)-1 of a pulse that nobody has sent, and of all over the module */
   gid_t gid;
   int priority;    /* of the sender, or of the pulse; farcall-messages(7) says whose word */
   int code;        /* of a pulse */

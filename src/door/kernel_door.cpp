@@ -259,7 +259,8 @@ int call(int fd, const door_arg_t* arguments, const Passed& passed, bool cancell
     const TakeOver taken{call, received.get(), results};
     error = call_once(fd, call, cancellable, since);
   }
-  if (error == ENOTTY && !info(fd)) return EBADF;  // no door, and not its server's word
+  // No door, and not its server's word.
+  if ((error == ENOTTY || error == EINVAL) && !info(fd)) return EBADF;
   if (error != 0) return error;
   results.data = {results.large ? results.large.data() : results.buffer.data(), call.replied};
   return 0;

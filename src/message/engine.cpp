@@ -41,13 +41,11 @@ Engine& chosen_engine() { return *engines().front(); }
 std::int64_t Channel::reply_receive(std::int64_t id, int status, Buffers reply, Buffers into,
                                     Deadline deadline, farcall_info* info, SignalCount since) {
   if (id != 0) {
-    Use use(id);
-    try {
-      use->reply(status, 0, reply, use->is_of(*this));
-    } catch (const SystemError& error) {
-      if (error.code().value() != ESRCH) throw;
-    }
-    use.end();
+    unless_gone([&] {
+      Use use(id);
+      unless_gone([&] { use->reply(status, 0, reply, use->is_of(*this)); });
+      use.end();
+    });
   }
   return receive(into, deadline, info, since);
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "farcall/error.hpp"
 #include "farcall/message.h"
 #include "farcall/wait.hpp"
 #include "message/buffers.hpp"
@@ -42,6 +43,19 @@ class Numbered {
   const bool inherited_;  // forked children have it too
   std::atomic<bool> open_{true};
 };
+
+// Whose pulses nobody has sent, or nobody knows who has: a number that no user and no group has.
+inline constexpr unsigned kNoUser = ~0U;
+
+// A client that has gone, or has been answered, is passed over by who receives the next one.
+template <class Answer>
+void unless_gone(Answer answer) {
+  try {
+    answer();
+  } catch (const SystemError& error) {
+    if (error.code().value() != ESRCH) throw;
+  }
+}
 
 class Channel : public Numbered {
  public:

@@ -143,6 +143,8 @@ std::int64_t KernelChannel::take(const ReceiveArguments& received, Expected& exp
   if (received.pulse != 0) {
     if (info != nullptr) {
       *info = {};
+      info->uid = kNoUser;
+      info->gid = kNoUser;
       info->code = received.code;
       info->value = received.value;
       info->priority = received.priority;
@@ -195,19 +197,18 @@ std::int64_t KernelChannel::reply_receive(std::int64_t id, int status, Buffers r
   const KernelBuffer answer(reply);
   const KernelBuffer buffer(into);
   std::vector<std::int32_t> files;
-  {
+  unless_gone([&] {
     Use use(id);
     if (!use->is_of(*this)) {
-      use->reply(status, 0, reply, false);
-      use.end();
+      unless_gone([&] { use->reply(status, 0, reply, false); });
     } else {
       both.reply.id = static_cast<std::uint64_t>(id);
       both.reply.status = status;
       both.reply.buffer = answer.get();
-      // From here on the kernel has it; what fails there fails for good.
-      use.end();
     }
-  }
+    // The kernel has it from here on; what fails there fails for good.
+    use.end();
+  });
   if (both.reply.id == 0) return receive(into, deadline, info, since);
   if (!usable()) throw SystemError(EBADF, "the channel has been closed");
   Expected expected(*this);

@@ -101,7 +101,9 @@ struct Pulse {
   int priority;
   std::shared_ptr<Link> link;   // null: this process's own
   std::optional<uid_t> user{};  // among whose pulses it counts; none: this process's own
-  process::Charge ended{};      // of a connection that has ended: held until this is received
+  Credentials sender{.pid = 0, .uid = kNoUser, .gid = kNoUser};  // none: the channel's own
+  pid_t thread = 0;
+  process::Charge ended{};  // of a connection that has ended: held until this is received
 };
 
 // A client of a channel in shared memory.

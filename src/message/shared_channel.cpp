@@ -175,7 +175,12 @@ int SharedChannel::descriptor() {
 }
 
 void SharedChannel::post(int priority, int code, std::int64_t value) {
-  queue({.code = code, .value = value, .priority = priority, .link = nullptr});
+  queue({.code = code,
+         .value = value,
+         .priority = priority,
+         .link = nullptr,
+         .sender = {.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()},
+         .thread = own_thread()});
 }
 
 void SharedChannel::queue(Pulse pulse) noexcept {
@@ -222,6 +227,10 @@ bool SharedChannel::take_pulse(uid_t user, farcall_info* info) {
   if (info != nullptr) {
     *info = {};
     info->connection = pulse->link ? pulse->link->number : 0;
+    info->pid = pulse->sender.pid;
+    info->tid = pulse->thread;
+    info->uid = pulse->sender.uid;
+    info->gid = pulse->sender.gid;
     info->code = pulse->code;
     info->value = pulse->value;
     info->priority = pulse->priority;

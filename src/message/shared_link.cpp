@@ -165,12 +165,14 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
         return false;
       }
       const auto claimed = static_cast<std::uint8_t>(std::min(packet.priority, kHighest));
-      channel.queue(
-          {.code = packet.code,
-           .value = packet.value,
-           .priority = link->bounded_priority(claimed, sender_, static_cast<pid_t>(packet.thread)),
-           .link = link,
-           .user = user_});
+      const auto thread = static_cast<pid_t>(packet.thread);
+      channel.queue({.code = packet.code,
+                     .value = packet.value,
+                     .priority = link->bounded_priority(claimed, sender_, thread),
+                     .link = link,
+                     .user = user_,
+                     .sender = sender_,
+                     .thread = link->is_thread(thread, sender_.pid) ? thread : 0});
     } else if (proper && packet.code == PulsePacket::kUnblock) {
       if (!channel.unblock(*link, static_cast<std::uint32_t>(packet.value))) ++vain;
     } else {  // the end, or nonsense

@@ -291,6 +291,12 @@ Outcome Waiter::spin_for_ever(const WaitState& peer, Deadline deadline, ReadyRef
     if (now >= death_check) {
       if (gone(peer)) return ready() ? Outcome::ok : Outcome::peer_gone;
       death_check = now + kDeathCheckEvery;
+      if (cancellable_) {
+        int before = 0;
+        ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+        ::pthread_testcancel();
+        ::pthread_setcancelstate(before, nullptr);
+      }
     }
     if (shared || now - start >= kSpinBeforeYield) ::sched_yield();
   }

@@ -2,6 +2,7 @@
 //
 // What door_call() refuses, and which refusal comes first where several apply.
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
 
 #include <climits>
 #include <cstdint>
@@ -66,7 +67,7 @@ TEST(DoorCall, RefusesParametersThatCannotBeRead) {
 TEST(DoorCall, RefusesWhatIsNoDoor) {
   int pair[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
-  for (const int fd : {-1, DOOR_QUERY, 9999, 0, pair[0]}) {
+  for (const int fd : {-1, DOOR_QUERY, 9999, 0, pair[0], ::epoll_create1(EPOLL_CLOEXEC)}) {
     EXPECT_EQ(error_of(fd, "x"), EBADF) << fd;
     EXPECT_EQ(ERROR_OF(::door_call(fd, nullptr)), EBADF) << fd;
   }

@@ -334,6 +334,21 @@ TEST(Message, AnyThreadMayAnswer) {
   client.join();
 }
 
+// Another thread may have been faster.
+TEST(Message, WhoAnswersWhatHasBeenAnsweredReceivesTheNext) {
+  Channel channel;
+  std::thread client([&] { EXPECT_EQ(send(channel.connection, "x").status, 0); });
+  const Message message = receive(channel.id);
+  EXPECT_EQ(answer(message.id, 0), 0);
+  client.join();
+  for (const std::int64_t id : {message.id, std::int64_t{12345}, std::int64_t{-7}, INT64_MAX}) {
+    farcall_info info;
+    ASSERT_EQ(farcall_pulse(channel.connection, 0, 7, id), 0);
+    EXPECT_EQ(farcall_reply_receive(id, 0, "x", 1, channel.id, nullptr, 0, &info), 0) << id;
+    EXPECT_EQ(info.value, id);
+  }
+}
+
 TEST(Message, AThreadThatAnswersAndReceivesElsewhereKeepsNobodyWaiting) {
   EchoServer server;  // one thread that receives
   Channel other;

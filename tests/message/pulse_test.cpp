@@ -18,6 +18,29 @@ TEST(MessagePulse, BringsItsCodeAndValue) {
   EXPECT_EQ(pulse.info.priority, farcall_priority());
 }
 
+// Who decides by it takes nobody for root.
+TEST(MessagePulse, TellsWhoHasSentIt) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  Channel channel(FARCALL_DISCONNECT);
+  Child child([&] {
+    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    EXPECT_EQ(farcall_pulse(channel.connection, 0, 1, ::getpid()), 0);
+    EXPECT_EQ(farcall_pulse(channel.connection, 0, 2, ::getpid()), 0);
+  });
+  for (int code = 1; code <= 2; ++code) {
+    const farcall_info info = receive(channel.id).info;
+    EXPECT_EQ(info.code, code);
+    EXPECT_EQ(info.uid, over_module() ? ~0U : door::test::kNobody);
+    EXPECT_EQ(info.gid, over_module() ? ~0U : door::test::kNobody);
+    EXPECT_EQ(info.pid, over_module() ? 0 : info.value);
+  }
+  EXPECT_EQ(child.join(), 0);
+  ASSERT_EQ(farcall_disconnect(std::exchange(channel.connection, -1)), 0);
+  const farcall_info end = receive(channel.id).info;
+  EXPECT_EQ(end.code, FARCALL_PULSE_DISCONNECT);
+  EXPECT_EQ(end.uid, ~0U) << "the channel's own";
+}
+
 TEST(MessagePulse, NeverWaitsAndKeepsOrder) {
   Channel channel;
   int sent = 0;

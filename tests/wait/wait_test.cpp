@@ -197,6 +197,20 @@ TEST_P(WaitIn, IsNoPointOfCancellation) {
   EXPECT_TRUE(came_back);
 }
 
+TEST_P(WaitIn, IsOneWhereItsThreadMayBeCancelled) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  waiter.set_cancellable(true);
+  std::atomic<bool> came_back{false};
+  std::thread([&] {
+    ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+    ::pthread_cancel(::pthread_self());
+    (void)waiter.wait(shared.mine, shared.peers, Deadline::after(20s), [] { return false; });
+    came_back = true;
+  }).join();
+  EXPECT_FALSE(came_back);
+}
+
 // One signal, sent once, ends a wait at whatever moment of it: also between two phases of it.
 TEST_P(WaitIn, IsEndedByAnyHandlerThatTellsOfItself) {
 #if defined(__SANITIZE_THREAD__)
