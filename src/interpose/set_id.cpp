@@ -11,17 +11,33 @@
 #include "interpose/next.hpp"
 #include "process/process.hpp"
 
+extern "C" {
 // Our own, whatever is in front of it.
-extern "C" int farcall_own_setresuid(uid_t real, uid_t effective, uid_t saved) noexcept
+int farcall_own_setresuid(uid_t real, uid_t effective, uid_t saved) noexcept
     __attribute__((visibility("hidden")));
+// What stands behind that of the first library of ours.
+void* farcall_next_setresuid() noexcept;
+}
 
 namespace farcall::interpose {
 namespace {
 
-// Another library may come before this one, and this one may have been loaded for one object alone.
+// Whether that is where the program's calls come to. Another library may come before this one, also
+// one of ours, which passes them on; and this one may have been loaded for one object alone.
+bool is_seen() noexcept {
+  void* const own = reinterpret_cast<void*>(farcall_own_setresuid);
+  void* const first = ::dlsym(RTLD_DEFAULT, "setresuid");
+  if (first == own) return true;
+  void* const next_of_first = ::dlsym(RTLD_DEFAULT, "farcall_next_setresuid");
+  Dl_info of_first{};
+  Dl_info of_ours{};
+  return next_of_first != nullptr && ::dladdr(first, &of_first) != 0 &&
+         ::dladdr(next_of_first, &of_ours) != 0 && of_first.dli_fbase == of_ours.dli_fbase &&
+         reinterpret_cast<void* (*)()>(next_of_first)() == own;
+}
+
 [[maybe_unused]] const bool kSeen = [] {
-  if (::dlsym(RTLD_DEFAULT, "setresuid") == reinterpret_cast<void*>(farcall_own_setresuid))
-    process::tell_of_changed_credentials();
+  if (is_seen()) process::tell_of_changed_credentials();
   return true;
 }();
 
@@ -51,6 +67,7 @@ int setresuid(uid_t real, uid_t effective, uid_t saved) noexcept {
 }
 int farcall_own_setresuid(uid_t real, uid_t effective, uid_t saved) noexcept
     __attribute__((alias("setresuid"), visibility("hidden")));
+void* farcall_next_setresuid() noexcept { return look_up_next("setresuid"); }
 int setgid(gid_t gid) noexcept { return changing_identity<"setgid">(gid); }
 int setegid(gid_t gid) noexcept { return changing_identity<"setegid">(gid); }
 int setregid(gid_t real, gid_t effective) noexcept {

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A program of doors and of messages: one of the two libraries stands behind the other.
+#include <door.h>
+#include <sys/syscall.h>
+
+#include "forbidden_call.hpp"
+#include "message/channel.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+void echo(void*, char* data, size_t size, door_desc_t*, uint_t) {
+  ::door_return(data, size, nullptr, 0);
+}
+
+void expect_answers(int connection, int door) {
+  EXPECT_EQ(send(connection, "x"), (Reply{.status = 0, .error = 0, .text = "x"}));
+  char text[] = "x";
+  door_arg_t call{};
+  call.data_ptr = text;
+  call.data_size = 1;
+  EXPECT_EQ(::door_call(door, &call), 0) << std::strerror(errno);
+}
+
+// Both are told who changes its ids: neither has to ask with each call.
+TEST(DoorsAndMessages, DoNotAskWhoTheyAreWithEachCall) {
+  EchoServer server;
+  const int door = ::door_create(echo, nullptr, 0);
+  in_child([&] {
+    expect_answers(server.connection, door);
+    ASSERT_TRUE(farcall::test::forbid_call(SYS_geteuid));
+    expect_answers(server.connection, door);
+  });
+}
+
+TEST(DoorsAndMessages, KnowBothWhoTheyHaveBecome) {
+  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  const uid_t user = door::test::kNobody;
+  Channel channel;
+  static uid_t caller;
+  const int door = ::door_create(
+      [](void*, char*, size_t, door_desc_t*, uint_t) {
+        door_cred_t credentials{};
+        EXPECT_EQ(::door_cred(&credentials), 0);
+        caller = credentials.dc_euid;
+        ::door_return(reinterpret_cast<char*>(&caller), sizeof caller, nullptr, 0);
+      },
+      nullptr, 0);
+  Child child([&] {
+    const auto expect_to_be = [&](uid_t expected) {
+      EXPECT_EQ(send(channel.connection, "x").status, 0);
+      uid_t seen = ~0U;
+      door_arg_t call{};
+      call.rbuf = reinterpret_cast<char*>(&seen);
+      call.rsize = sizeof seen;
+      EXPECT_EQ(::door_call(door, &call), 0);
+      EXPECT_EQ(seen, expected);
+    };
+    expect_to_be(0);
+    ASSERT_TRUE(door::test::become(user));
+    expect_to_be(user);
+  });
+  for (const uid_t expected : {uid_t{0}, user}) {
+    const Message message = receive(channel.id);
+    EXPECT_EQ(message.info.uid, expected);
+    answer(message.id, 0);
+  }
+  EXPECT_EQ(child.join(), 0);
+}
+
+}  // namespace
+}  // namespace farcall::message::test
