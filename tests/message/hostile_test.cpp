@@ -89,7 +89,7 @@ bool plausible(const farcall_info& info, const Known& known) {
   const bool pulse_of_channel = info.pid == 0;
   bool is_known = pulse_of_channel;
   for (const auto& process : known.processes) is_known |= info.pid == process;
-  return is_known && info.uid == (pulse_of_channel ? 0 : ::geteuid()) &&
+  return is_known && info.uid == (pulse_of_channel ? ~0U : ::geteuid()) &&
          (info.tid == 0 || is_thread_of(info.tid, info.pid));
 }
 
