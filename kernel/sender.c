@@ -20,6 +20,13 @@ static void end_ask_locked(struct stplr_call *call, int outcome, struct stplr_wa
 	call->ask = NULL;
 }
 
+/* For who has the call, if somebody has. */
+static void tell_left_locked(struct stplr_call *call)
+{
+	if (call->state == STPLR_CALL_OWED && call->port->ops->left)
+		call->port->ops->left(call);
+}
+
 /*
  * The sender wants to leave. Whether it does; if so the reference of the port is the caller's to
  * drop if *ended.
@@ -43,7 +50,7 @@ static bool leave_locked(struct stplr_call *call, int why, bool fatal, bool *end
 			return false;
 		}
 	}
-	stplr_call_tell_left_locked(call);
+	tell_left_locked(call);
 	if (call->busy) {
 		call->abandoned = true;
 		call->outcome = why;
@@ -205,7 +212,7 @@ bool stplr_port_forget(struct stplr_call *call)
 
 	spin_lock(&port->lock);
 	owed = call->state == STPLR_CALL_OWED || call->state == STPLR_CALL_ANSWERING;
-	stplr_call_tell_left_locked(call);
+	tell_left_locked(call);
 	if (call->busy) {
 		call->abandoned = true;
 	} else if (call->state != STPLR_CALL_DONE) {
