@@ -31,9 +31,8 @@ TEST(MessageIdentity, WhoGivesUpRootIsRootNoMore) {
   EXPECT_EQ(child.join(), 0);
 }
 
-// The module tells the real ids.
 TEST(MessageIdentity, WhoIsRootNowAndThenIsKnownEachTime) {
-  if (over_module()) GTEST_SKIP() << "the module is here";
+  if (over_module()) GTEST_SKIP() << "the module tells the real ids";
   if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
   const uid_t user = door::test::kNobody;
   Channel channel;
