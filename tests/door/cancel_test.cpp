@@ -341,8 +341,9 @@ TEST(DoorCancelServer, AThreadWhoseAnswerFailedCanStillBeCancelled) {
   const int door = make_door(procedure);
   Child child([&] {
     EXPECT_EQ(call(door, "x").data, "x");
+    // What the library still closes leaves room for some; they stay, until there is none.
     const FewDescriptors none;
-    call(door);
+    for (int i = 0; i < 100; ++i) call(door);
   });
   ASSERT_TRUE(progress->entered.wait());
   EXPECT_EQ(error, EMFILE);
