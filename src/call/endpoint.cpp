@@ -12,6 +12,7 @@
 #include "call/port.hpp"
 #include "farcall/error.hpp"
 #include "socket/answers.hpp"
+#include "socket/peer.hpp"
 
 namespace farcall {
 
@@ -225,19 +226,6 @@ EndpointState::~EndpointState() {
 }
 
 namespace {
-
-std::optional<std::vector<gid_t>> groups_of_peer(int socket) {
-  std::vector<gid_t> groups(32);
-  for (;;) {
-    socklen_t size = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
-    if (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) == 0) {
-      groups.resize(size / sizeof(gid_t));
-      return groups;
-    }
-    if (errno != ERANGE || size <= groups.size() * sizeof(gid_t)) return std::nullopt;
-    groups.resize(size / sizeof(gid_t));
-  }
-}
 
 // What its client does later is told to the threads; that it goes, to the reactor as well.
 class SessionWatch final : public Watch {

@@ -104,11 +104,11 @@ class Line {
   Credentials server_{};
 };
 
-// A group that came by way of the list of groups is not known of a peer: its own one only. Whose
-// group cannot be known here is in none.
-bool in_group(const Credentials& who) noexcept {
-  return who.gid == ::getegid() &&
-         (!process::is_overflow_id(who.gid) || process::knows_all_users());
+// Whose group cannot be known here is in none.
+bool in_group(const Credentials& who, std::span<const gid_t> groups) noexcept {
+  const gid_t ours = ::getegid();
+  return (who.gid == ours || std::ranges::find(groups, ours) != groups.end()) &&
+         (!process::is_overflow_id(ours) || process::knows_all_users());
 }
 
 }  // namespace
@@ -144,12 +144,12 @@ UniqueFd listen_at(std::string_view prefix, std::string_view full_name) {
   return fd;
 }
 
-bool may_connect(const Credentials& who, mode_t mode) noexcept {
+bool may_connect(const Credentials& who, std::span<const gid_t> groups, mode_t mode) noexcept {
   constexpr mode_t kWrite = 2;
   if (who.uid == 0) return true;
   if (process::same_user(who.uid, ::geteuid()))
     mode >>= 6;
-  else if (in_group(who))
+  else if (in_group(who, groups))
     mode >>= 3;
   return (mode & kWrite) != 0;
 }

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,8 +32,9 @@ inline constexpr std::string_view kStatusPrefix = "farcall/message-status/";
 
 // Throws SystemError: EADDRINUSE.
 UniqueFd listen_at(std::string_view prefix, std::string_view full_name);
-// Whether the write bits let that user in, as with files.
-bool may_connect(const Credentials& who, mode_t mode) noexcept;
+// Whether the write bits let that user in, as with files. `groups`: who has them beside its own
+// one.
+bool may_connect(const Credentials& who, std::span<const gid_t> groups, mode_t mode) noexcept;
 
 // What the server sends: a descriptor, or an errno. Never waits.
 void answer(int socket, int error, UniqueFd descriptor);

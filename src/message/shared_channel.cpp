@@ -13,6 +13,7 @@
 #include "message/thread.hpp"
 #include "process/background.hpp"
 #include "socket/acceptor.hpp"
+#include "socket/peer.hpp"
 
 namespace farcall::message {
 namespace {
@@ -92,7 +93,7 @@ class SharedChannel::Listener final : public process::Watch,
         message::answer(client.get(), EAGAIN, {});
       } else if (for_status_) {
         if (process::is_own(who.uid)) tell_status(client.get(), *channel);
-      } else if (!may_connect(who, channel->mode_)) {
+      } else if (!may_connect(who, groups_of(client.get()), channel->mode_)) {
         message::answer(client.get(), EACCES, {});
       } else {
         greet(client.get(), *channel, who.uid);
@@ -101,6 +102,13 @@ class SharedChannel::Listener final : public process::Watch,
   }
 
  private:
+  static std::vector<gid_t> groups_of(int client) noexcept {
+    try {
+      return groups_of_peer(client).value_or(std::vector<gid_t>());
+    } catch (const std::bad_alloc&) {
+      return {};
+    }
+  }
   static void greet(int client, SharedChannel& channel, uid_t user) {
     UniqueFd connection;
     int error = 0;

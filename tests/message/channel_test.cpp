@@ -3,6 +3,7 @@
 // Channels, connections and names: how long they live, who finds them, how they can be waited for.
 #include "message/channel.hpp"
 
+#include <grp.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -204,13 +205,21 @@ TEST(MessageChannel, TheModeSaysWhetherItsGroupMayConnect) {
   const auto error_of_opening = [](const std::string& name) {
     return farcall_name_open(name.c_str()) > 0 ? 0 : errno;
   };
-  Child member([&] {
-    ASSERT_EQ(::setresuid(user, user, user), 0);
-    EXPECT_EQ(error_of_opening(group), 0);
-    EXPECT_EQ(error_of_opening(others), EACCES);
-  });
-  EXPECT_EQ(member.join(), 0);
+  const gid_t servers = ::getegid();
+  for (const bool by_list : {false, true}) {
+    Child member([&] {
+      ASSERT_EQ(::setgroups(by_list ? 1 : 0, &servers), 0);
+      if (by_list) {
+        ASSERT_EQ(::setresgid(user, user, user), 0);
+      }
+      ASSERT_EQ(::setresuid(user, user, user), 0);
+      EXPECT_EQ(error_of_opening(group), 0);
+      EXPECT_EQ(error_of_opening(others), EACCES);
+    });
+    EXPECT_EQ(member.join(), 0) << by_list;
+  }
   Child other([&] {
+    ASSERT_EQ(::setgroups(0, nullptr), 0);
     ASSERT_TRUE(door::test::become(user));
     EXPECT_EQ(error_of_opening(group), EACCES);
     EXPECT_EQ(error_of_opening(others), 0);

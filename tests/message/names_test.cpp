@@ -62,15 +62,15 @@ TEST(MessageNames, TheModeIsReadAsThatOfAFile) {
   const Credentials group{.pid = 1, .uid = door::test::kNobody, .gid = ::getegid()};
   const Credentials other{.pid = 1, .uid = door::test::kNobody, .gid = ::getegid() + 1};
   const Credentials root{.pid = 1, .uid = 0, .gid = 0};
-  EXPECT_TRUE(may_connect(root, 0));
+  EXPECT_TRUE(may_connect(root, {}, 0));
   if (::geteuid() != 0) {
-    EXPECT_TRUE(may_connect(own, 0200));
-    EXPECT_FALSE(may_connect(own, 0577));
+    EXPECT_TRUE(may_connect(own, {}, 0200));
+    EXPECT_FALSE(may_connect(own, {}, 0577));
   }
-  EXPECT_TRUE(may_connect(group, 0020));
-  EXPECT_FALSE(may_connect(group, 0757));
-  EXPECT_TRUE(may_connect(other, 0002));
-  EXPECT_FALSE(may_connect(other, 0775));
+  EXPECT_TRUE(may_connect(group, {}, 0020));
+  EXPECT_FALSE(may_connect(group, {}, 0757));
+  EXPECT_TRUE(may_connect(other, {}, 0002));
+  EXPECT_FALSE(may_connect(other, {}, 0775));
 }
 
 // Where a process does not know other groups, they all look alike, and like its own.
@@ -78,8 +78,8 @@ TEST(MessageNames, WhoseGroupCannotBeKnownIsInNone) {
   door::test::in_child([] {
     if (::unshare(CLONE_NEWUSER) != 0) GTEST_SKIP() << "no user namespaces here";
     const Credentials unknown{.pid = 1, .uid = door::test::kNobody, .gid = ::getegid()};
-    EXPECT_FALSE(may_connect(unknown, 0020));
-    EXPECT_TRUE(may_connect(unknown, 0002));
+    EXPECT_FALSE(may_connect(unknown, {}, 0020));
+    EXPECT_TRUE(may_connect(unknown, {}, 0002));
   });
 }
 

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "socket/peer.hpp"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace farcall {
+
+std::optional<std::vector<gid_t>> groups_of_peer(int socket) {
+  std::vector<gid_t> groups(32);
+  for (;;) {
+    socklen_t size = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
+    if (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) == 0) {
+      groups.resize(size / sizeof(gid_t));
+      return groups;
+    }
+    if (errno != ERANGE || size <= groups.size() * sizeof(gid_t)) return std::nullopt;
+    groups.resize(size / sizeof(gid_t));
+  }
+}
+
+}  // namespace farcall
