@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "preload/call_result.hpp"
 #include "preload/hooked_call.hpp"
 #include "preload/real.hpp"
 
@@ -52,19 +53,27 @@ ssize_t splice_by_hand(int in, Side& side, int pipe, std::size_t size, bool may_
   };
   std::size_t done = 0;
   while (done < size) {
-    // The kernel looks at the pipe first, too.
-    const int room = has_room(pipe, may_wait && done == 0);
-    if (room < 0) return done != 0 ? static_cast<ssize_t>(done) : -1;
-    long written = -EAGAIN;
-    if (room != 0) {
-      const std::size_t most = std::min(size - done, sizeof buffer);
-      // Of a TCP socket bytes are waited for whatever the call says of the pipe.
-      const bool waits = done == 0 && (may_wait || side.kind == Kind::tcp);
-      const ssize_t seen = receive(most, MSG_PEEK | (waits ? 0 : MSG_DONTWAIT));
-      if (seen < 0 && done != 0) keep_error(side, errno);
-      if (seen <= 0) return done != 0 ? static_cast<ssize_t>(done) : seen;
-      written = write_now(pipe, buffer, static_cast<std::size_t>(seen));
+    const std::size_t most = std::min(size - done, sizeof buffer);
+    ssize_t seen = receive(most, MSG_PEEK | MSG_DONTWAIT);
+    const int error = seen < 0 ? errno : 0;
+    if (seen <= 0 && done != 0) {
+      keep_error(side, error);
+      return static_cast<ssize_t>(done);
     }
+    // The kernel looks at the pipe first.
+    const int room = has_room(pipe, may_wait && done == 0);
+    if (room <= 0) {
+      if (done != 0) return static_cast<ssize_t>(done);
+      keep_error(side, error);
+      return room < 0 ? room : (errno = EAGAIN, -1);
+    }
+    // Of a TCP socket bytes are waited for whatever the call says of the pipe.
+    if (error == EAGAIN && (may_wait || side.kind == Kind::tcp) && !nonblocking(side, 0))
+      seen = receive(most, MSG_PEEK);
+    else
+      errno = error;
+    if (seen <= 0) return seen;
+    const long written = write_now(pipe, buffer, static_cast<std::size_t>(seen));
     // Somebody else has taken the room.
     if (written == -EAGAIN && may_wait && done == 0) continue;
     if (written == -EPIPE) return done != 0 ? static_cast<ssize_t>(done) : (errno = EPIPE, -1);
@@ -82,6 +91,8 @@ ssize_t splice_by_hand(int in, Side& side, int pipe, std::size_t size, bool may_
       else
         kernel(SYS_sched_yield);
     }
+    // There was no more.
+    if (written == seen && static_cast<std::size_t>(seen) < most) break;
   }
   return static_cast<ssize_t>(done);
 }
@@ -141,8 +152,8 @@ ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t 
   // The kernel refuses it without taking anything.
   if (in_offset != nullptr || out_offset != nullptr || (flags & ~kKnown) != 0 || !is_pipe(out))
     return next(in, in_offset, out, out_offset, size, flags);
-  const long status = kernel(SYS_fcntl, out, F_GETFL, 0);
-  const bool may_wait = (flags & SPLICE_F_NONBLOCK) == 0 && (status & O_NONBLOCK) == 0;
+  const bool may_wait =
+      (flags & SPLICE_F_NONBLOCK) == 0 && (kernel(SYS_fcntl, out, F_GETFL, 0) & O_NONBLOCK) == 0;
   return splice_by_hand(in, *from, out, size, may_wait);
 }
 

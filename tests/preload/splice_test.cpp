@@ -167,5 +167,35 @@ TEST(Calls, SplicingIntoAPipeWithoutReaderBreaksIt) {
   EXPECT_EQ(receive(pair.server.get()), "hello");
 }
 
+// Whatever the connection has to say then, it says it to the next call.
+TEST(Calls, SplicingSpeaksOfThePipeFirst) {
+  Pair pair;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  EXPECT_EQ(send(pair.client.get(), "x"), "1");
+  EXPECT_EQ(receive(pair.server.get()), "x");
+  ASSERT_EQ(::fcntl(pair.server.get(), F_SETFL, O_NONBLOCK), 0);
+  const auto error_of_splice = [&] {
+    const ssize_t moved =
+        ::splice(pair.server.get(), nullptr, in.get(), nullptr, 5, SPLICE_F_NONBLOCK);
+    return moved < 0 ? errno : -static_cast<int>(moved);
+  };
+  EXPECT_EQ(error_of_splice(), EAGAIN);
+  pair.client.reset();
+  const std::string page(4096, 'x');
+  while (::write(in.get(), page.data(), page.size()) > 0) {
+  }
+  EXPECT_EQ(error_of_splice(), EAGAIN) << "no room";
+  std::string all(1 << 20, '\0');
+  ASSERT_GT(::read(out.get(), all.data(), all.size()), 0);
+  EXPECT_EQ(error_of_splice(), 0) << "the end";
+  out.reset();
+  ASSERT_NE(::signal(SIGPIPE, SIG_IGN), SIG_ERR);
+  EXPECT_EQ(error_of_splice(), EPIPE);
+  ::signal(SIGPIPE, SIG_DFL);
+}
+
 }  // namespace
 }  // namespace farcall::preload
