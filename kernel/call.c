@@ -220,6 +220,9 @@ static void release_owed(struct stplr_call *call, bool claimed)
 	call->busy--;
 	if (claimed && call->state == STPLR_CALL_ANSWERING)
 		add_owed_locked(call);
+	/* Whoever was answering it was not told, and is not through with it. */
+	if (call->abandoned)
+		stplr_call_tell_left_locked(call);
 	if (call->abandoned && !call->busy && call->state == STPLR_CALL_OWED) {
 		stplr_call_end_locked(call, -EINTR);
 		ended = true;

@@ -84,7 +84,7 @@ struct stplr_call {
 	u8 state; /* enum stplr_call_state */
 	bool wants_reply;
 	bool interrupted; /* the sender wants to leave as soon as it may */
-	bool unblocked; /* the server has been told so */
+	bool unblocked; /* the server has been told so, or that it has left */
 	bool settled; /* DONE and not busy; set with release, for the sender to read */
 	bool abandoned; /* the sender has left; nobody to wake */
 	bool away; /* the sender is out of its wait and may come back to it: nobody to ask, or to touch */

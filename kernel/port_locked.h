@@ -45,6 +45,15 @@ void stplr_port_dequeue_locked(struct stplr_port *port, struct stplr_item *item)
  */
 void stplr_call_end_locked(struct stplr_call *call, int outcome);
 
+/* For who has the call, if somebody has and is not answering it: once, when the sender has left. */
+static inline void stplr_call_tell_left_locked(struct stplr_call *call)
+{
+	if (call->state != STPLR_CALL_OWED || call->unblocked || !call->port->ops->left)
+		return;
+	call->unblocked = true;
+	call->port->ops->left(call);
+}
+
 /**
  * stplr_call_notify_locked() - wake the sender if it may leave now
  * @call: the call

@@ -20,13 +20,6 @@ static void end_ask_locked(struct stplr_call *call, int outcome, struct stplr_wa
 	call->ask = NULL;
 }
 
-/* For who has the call, if somebody has. */
-static void tell_left_locked(struct stplr_call *call)
-{
-	if (call->state == STPLR_CALL_OWED && call->port->ops->left)
-		call->port->ops->left(call);
-}
-
 /*
  * The sender wants to leave. Whether it does; if so the reference of the port is the caller's to
  * drop if *ended.
@@ -50,7 +43,7 @@ static bool leave_locked(struct stplr_call *call, int why, bool fatal, bool *end
 			return false;
 		}
 	}
-	tell_left_locked(call);
+	stplr_call_tell_left_locked(call);
 	if (call->busy) {
 		call->abandoned = true;
 		call->outcome = why;
@@ -212,7 +205,7 @@ bool stplr_port_forget(struct stplr_call *call)
 
 	spin_lock(&port->lock);
 	owed = call->state == STPLR_CALL_OWED || call->state == STPLR_CALL_ANSWERING;
-	tell_left_locked(call);
+	stplr_call_tell_left_locked(call);
 	if (call->busy) {
 		call->abandoned = true;
 	} else if (call->state != STPLR_CALL_DONE) {

@@ -5,6 +5,7 @@
 
 #include "door.h"
 #include "seen.h"
+#include "watch.h"
 
 static void whoever_waits_for_a_thread_is_interrupted_with_EAGAIN(void)
 {
@@ -52,6 +53,56 @@ static void a_client_that_leaves_gets_EINTR_and_its_server_a_notice(void)
 	CHECK(poll(&polled, 1, 10000) == 1);
 	OK(ioctl(pool, STPLR_POOL_NOTICE, &notice));
 	CHECK(notice.id == serving.arguments.id);
+}
+
+static char *held_memory;
+static int failed[2], seen[2]; /* pipes: the id of the call; closed when the thread may end */
+
+/* Where a thread ends its call ends, and what its server would be told of it. */
+static void *fail_to_answer(void *pool)
+{
+	struct serving serving = { .pool = (int)(intptr_t)pool };
+	char byte;
+
+	IS(0, serve(&serving));
+	IS(-EFAULT, answer(&serving, held_memory, 100));
+	CHECK(write(failed[1], &serving.arguments.id, sizeof(serving.arguments.id)) ==
+	      sizeof(serving.arguments.id));
+	CHECK(read(seen[0], &byte, 1) == 0);
+	return NULL;
+}
+
+/* It goes on with a call that nobody waits for any more, having been told of that once. */
+static void a_server_that_fails_to_answer_has_a_notice_too(void)
+{
+	int pool = new_pool(), door = new_door(pool), faults;
+	struct stplr_door_notice notice;
+	pthread_t thread;
+	char room[100];
+	__u64 id;
+
+	need_userfaultfd();
+	OK(pipe2(failed, O_CLOEXEC));
+	OK(pipe2(seen, O_CLOEXEC));
+	pid_t client = CALLER(pool, {
+		handle_signal(SIGUSR1, SA_RESTART);
+		IS(-EINTR, call_door(door, "ab", 2, room, sizeof(room)));
+	});
+	held_memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(held_memory != MAP_FAILED);
+	faults = watch(held_memory, 4096);
+	thread = start_serving(fail_to_answer, pool);
+	await_fault(faults);
+	OK(kill(client, SIGUSR1));
+	join(client);
+	FAILS(EAGAIN, ioctl(pool, STPLR_POOL_NOTICE, &notice));
+	fail_fault(faults, held_memory, 4096);
+	CHECK(read(failed[0], &id, sizeof(id)) == sizeof(id));
+	OK(ioctl(pool, STPLR_POOL_NOTICE, &notice));
+	CHECK(notice.id == id);
+	FAILS(EAGAIN, ioctl(pool, STPLR_POOL_NOTICE, &notice));
+	close(seen[1]);
+	OK(pthread_join(thread, NULL));
 }
 
 static void *serve_once(void *pool)
@@ -331,6 +382,8 @@ static const struct test tests[] = {
 	  whoever_waits_for_a_thread_is_interrupted_with_EAGAIN },
 	{ "a client that leaves gets EINTR, and its server a notice",
 	  a_client_that_leaves_gets_EINTR_and_its_server_a_notice },
+	{ "a server that fails to answer has a notice, too",
+	  a_server_that_fails_to_answer_has_a_notice_too },
 	{ "a thread that ends ends its call", a_thread_that_ends_ends_its_call },
 	{ "a door passes by a socket", a_door_passes_by_a_socket },
 	{ "the death of the server ends all its doors", the_death_of_the_server_ends_all_its_doors },
