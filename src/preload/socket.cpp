@@ -18,7 +18,6 @@
 #include "preload/epoll.hpp"
 #include "preload/hooked_call.hpp"
 #include "preload/listeners.hpp"
-#include "preload/options.hpp"
 #include "preload/packet.hpp"
 #include "preload/privilege.hpp"
 #include "preload/real.hpp"
@@ -42,12 +41,6 @@ constinit real::Direct<"dup3", int(int, int, int), int, int, int> next_dup3{SYS_
 constinit real::Direct<"fcntl", int(int, int, ...), int, int, unsigned long> next_fcntl{SYS_fcntl};
 constinit real::Direct<"ioctl", int(int, unsigned long, ...), int, unsigned long, void*> next_ioctl{
     SYS_ioctl};
-constinit real::Direct<"getsockopt", int(int, int, int, void*, socklen_t*), int, int, int, void*,
-                       socklen_t*>
-    next_getsockopt{SYS_getsockopt};
-constinit real::Direct<"setsockopt", int(int, int, int, const void*, socklen_t), int, int, int,
-                       const void*, socklen_t>
-    next_setsockopt{SYS_setsockopt};
 #ifdef SYS_dup2
 constinit real::Direct<"dup2", int(int, int), int, int> next_dup2{SYS_dup2};
 #endif
@@ -65,8 +58,6 @@ constinit real::Direct<"dup2", int(int, int), int, int> next_dup2{SYS_dup2};
   next_dup3.look_up();
   next_fcntl.look_up();
   next_ioctl.look_up();
-  next_getsockopt.look_up();
-  next_setsockopt.look_up();
 }
 
 // The table knows of it, but the number is new: somebody has closed it behind the library's back.
@@ -234,34 +225,6 @@ bool asks_for_time(unsigned long request) noexcept {
     case SIOCGSTAMPNS_NEW: return true;
     default: return false;
   }
-}
-
-// Options under which bytes are no longer just bytes, or readable is something else.
-bool changes_the_stream(int level, int option, const void* value, socklen_t size) noexcept {
-  int number = 0;
-  if (!is_no_address(value) && size >= sizeof number) std::memcpy(&number, value, sizeof number);
-  if (level == SOL_SOCKET) switch (option) {
-      case SO_RCVLOWAT: return number > 1;
-      case SO_PEEK_OFF: return number >= 0;
-      case SO_MAX_PACING_RATE: return number != -1;
-      // A filter does not see what comes through memory.
-      case SO_ATTACH_FILTER:
-      case SO_ATTACH_BPF: return true;
-      case SO_RXQ_OVFL:
-      case SO_ZEROCOPY:
-      case SO_TIMESTAMP_OLD:
-      case SO_TIMESTAMPNS_OLD:
-      case SO_TIMESTAMPING_OLD:
-      case SO_TIMESTAMP_NEW:
-      case SO_TIMESTAMPNS_NEW:
-      case SO_TIMESTAMPING_NEW:
-      case SO_PASSCRED:
-      case SO_PASSSEC:
-      case SO_PASSPIDFD: return number != 0;
-      default: return false;
-    }
-  return level == IPPROTO_TCP &&
-         (option == TCP_ULP || option == TCP_REPAIR || (option == TCP_INQ && number != 0));
 }
 
 }  // namespace
@@ -432,66 +395,6 @@ int ioctl(int fd, unsigned long request, ...) {
     }
   }
   return static_cast<int>(result);
-}
-
-}  // extern "C"
-
-namespace {
-
-// SO_ERROR has said what stands in `value`: the library may know more.
-void add_pending_error(Side& side, int fd, void* value, socklen_t size) noexcept {
-  int error = 0;
-  const std::size_t room = std::min<std::size_t>(size, sizeof error);
-  std::memcpy(&error, value, room);
-  if (error == 0) {
-    error = take_pending_error(side, fd);
-  } else {
-    const Guard receiving(side.receive_lock);
-    error = told_by_kernel(side, fd, error);
-  }
-  std::memcpy(value, &error, room);
-}
-
-}  // namespace
-
-extern "C" {
-
-int getsockopt(int fd, int level, int option, void* value, socklen_t* size) {
-  Side* const side = find_side(fd);
-  // This one takes bytes out of the stream.
-  if (side != nullptr && level == IPPROTO_TCP && option == TCP_ZEROCOPY_RECEIVE)
-    hand_back(*side, fd, Reason::option);
-  const long result = next_getsockopt(fd, level, option, value, size);
-  if (side != nullptr && level == SOL_SOCKET && option == SO_ERROR && result == 0)
-    add_pending_error(*side, fd, value, *size);
-  if (level == IPPROTO_TCP && option == TCP_NODELAY && result == 0 && side != nullptr &&
-      side->accelerated()) {
-    const int wanted = side->nodelay.load(std::memory_order_relaxed) ? 1 : 0;
-    std::memcpy(value, &wanted, std::min<std::size_t>(*size, sizeof wanted));
-  }
-  return static_cast<int>(with_errno(result));
-}
-
-int setsockopt(int fd, int level, int option, const void* value, socklen_t size) {
-  Side* const side = find_side(fd);
-  int number = 0;
-  const bool has_number = !is_no_address(value) && size >= sizeof number;
-  if (side != nullptr) {
-    if (changes_the_stream(level, option, value, size)) hand_back(*side, fd, Reason::option);
-    if (has_number) std::memcpy(&number, value, sizeof number);
-    if (level == IPPROTO_TCP && option == TCP_NODELAY && side->kind == Kind::tcp &&
-        side->accelerated() && has_number) {
-      side->nodelay.store(number != 0, std::memory_order_relaxed);
-      return 0;  // it is set in the kernel, see join()
-    }
-  }
-  if (UdpSocket* const udp = find_udp(fd)) udp_option(*udp, fd, level, option);
-  const long result = next_setsockopt(fd, level, option, value, size);
-  if (side != nullptr && level == SOL_SOCKET && (option == SO_SNDBUF || option == SO_SNDBUFFORCE))
-    note_room(*side, fd);
-  if (side != nullptr && level == IPPROTO_TCP && option == TCP_CORK && result == 0)
-    side->corked.store(number != 0, std::memory_order_relaxed);
-  return static_cast<int>(with_errno(result));
 }
 
 }  // extern "C"

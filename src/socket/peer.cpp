@@ -5,7 +5,17 @@
 
 #include <cerrno>
 
+#include "farcall/error.hpp"
+#include "farcall/socket.hpp"
+
 namespace farcall {
+
+Credentials peer_credentials(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) throw_errno("SO_PEERCRED");
+  return {.pid = peer.pid, .uid = peer.uid, .gid = peer.gid};
+}
 
 std::optional<std::vector<gid_t>> groups_of_peer(int socket) {
   std::vector<gid_t> groups(32);

@@ -196,13 +196,6 @@ std::uint64_t socket_cookie(int fd) noexcept {
   return ::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
 }
 
-Credentials peer_credentials(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) throw_errno("SO_PEERCRED");
-  return {.pid = peer.pid, .uid = peer.uid, .gid = peer.gid};
-}
-
 std::pair<UniqueFd, UniqueFd> socket_pair() { return connected_pair(SOCK_STREAM); }
 
 std::pair<UniqueFd, UniqueFd> packet_socket_pair() { return connected_pair(SOCK_SEQPACKET); }
