@@ -1,46 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hooks: other programs, and ways round the library. What a program inherits that is executed, and
-// what the C library reads and writes inside itself, must be the kernel's before.
-#include <aio.h>
-#include <dlfcn.h>
+// Hooks: processes that are made, execute another program, or end. What a program inherits that is
+// executed must be the kernel's before.
+#include "preload/process.hpp"
+
 #include <fcntl.h>
-#include <linux/aio_abi.h>
-#include <linux/sched.h>
-#include <linux/seccomp.h>
-#include <poll.h>
 #include <sched.h>
 #include <spawn.h>
 #include <stdio.h>
-#include <sys/epoll.h>
-#include <sys/ioctl.h>
-#include <sys/prctl.h>
-#include <sys/select.h>
-#include <sys/sendfile.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
+#include <unistd.h>
 
 #include <cstdarg>
 #include <cstddef>
 #include <cstdlib>
 
-#include "preload/address.hpp"
 #include "preload/epoll.hpp"
-#include "preload/epoll_set.hpp"
-#include "preload/fork.hpp"
 #include "preload/handback.hpp"
 #include "preload/hooked_call.hpp"
-#include "preload/privilege.hpp"
 #include "preload/real.hpp"
 #include "preload/udp.hpp"
-#include "preload/upgrade.hpp"
 #include "preload/uring.hpp"
-#include "preload/wait_by_number.hpp"
 
 namespace farcall::preload {
-namespace {
 
-// Everything that a program would inherit that is about to be executed.
 void hand_back_inherited() noexcept {
   const int highest = highest_descriptor();
   for (int fd = 0; fd <= highest; ++fd) {
@@ -59,29 +41,7 @@ void hand_back_inherited() noexcept {
   leave_inherited_to_kernel();
 }
 
-// Around the execution of a program in this process, which returns only if it fails.
-template <class Execute>
-int execute(Execute call) {
-  hand_back_inherited();
-  const bool own = in_own_process();
-  if (own) leave_process(Leaving::executes);
-  const int result = call();
-  const int error = errno;
-  if (own) stay_in_process();
-  errno = error;
-  return result;
-}
-
-// A descriptor that the C library, or a thread of it, reads and writes without being seen.
-// Requests of the kernel's own asynchronous calls, which it carries out.
-void leave_to_aio(long count, long requests) noexcept {
-  const auto* const all = reinterpret_cast<const iocb* const*>(requests);
-  for (long i = 0; i < count && !is_no_address(all); ++i)
-    if (!is_no_address(all[i])) leave_socket(static_cast<int>(all[i]->aio_fildes));
-}
-
-// Where the new process has memory and a number of its own.
-constexpr unsigned long kSharesMemory = CLONE_VM | CLONE_VFORK;
+namespace {
 
 // clone() on a stack of its own: the handlers run there before the program's function does.
 struct CloneStart {
@@ -97,43 +57,6 @@ int begin_clone(void* pointer) {
   const int status = start.function(start.argument);
   leave_process(Leaving::ends);
   return status;
-}
-
-// The same by a bare call, of which the child goes on where its parent does.
-template <class Make>
-long clone_by(unsigned long flags, Make make) noexcept {
-  const long child = fork_by(make);
-  if (child == 0) forget_for_flags(flags);
-  return child;
-}
-
-// Threads share the descriptors of their process, and so does this library's table.
-unsigned long flags_to_leave_for(unsigned long flags) noexcept {
-  return (flags & CLONE_VM) != 0 ? flags & ~static_cast<unsigned long>(CLONE_FILES) : flags;
-}
-
-// A library that the program has opened for itself is not behind this one; but it is loaded.
-template <real::Symbol kSymbol, class Function>
-Function* of_uring() noexcept {
-  if (Function* const known = real::next<kSymbol, Function>()) return known;
-  for (const char* const name : {"liburing.so.2", "liburing.so.1"})
-    if (void* const library = ::dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) {
-      void* const found = ::dlsym(library, kSymbol.name);
-      ::dlclose(library);
-      if (found != nullptr) return reinterpret_cast<Function*>(found);
-    }
-  return nullptr;
-}
-
-// What goes through such a ring is not seen here, see uring.hpp. liburing asks the kernel for it
-// without the C library, but is itself called by the program. Its functions return the negative
-// errno.
-template <class Function, class... Arguments>
-int set_up_uring(Function* function, Arguments... arguments) {
-  if (function == nullptr) return -ENOSYS;
-  const int result = function(arguments...);
-  if (result >= 0) leave_for_good();
-  return result;
 }
 
 // The arguments of execl and its kin, up to the null pointer.
@@ -250,91 +173,6 @@ FILE* popen(const char* command, const char* mode) {
   return real::next<"popen", FILE*(const char*, const char*)>()(command, mode);
 }
 
-// Streams are read, written and closed inside the C library; the number may be that of another file
-// afterwards.
-FILE* fdopen(int fd, const char* mode) {
-  leave_socket(fd);
-  FILE* const stream = real::next<"fdopen", FILE*(int, const char*)>()(fd, mode);
-  if (stream != nullptr && in_own_process()) {
-    const int error = errno;
-    release(forget(fd));
-    udp_forget(fd);
-    errno = error;
-  }
-  return stream;
-}
-
-// Read and written by threads of the C library.
-int aio_read(aiocb* request) {
-  if (!is_no_address(request)) leave_socket(request->aio_fildes);
-  return real::next<"aio_read", int(aiocb*)>()(request);
-}
-int aio_read64(aiocb64* request) { return aio_read(reinterpret_cast<aiocb*>(request)); }
-int aio_write(aiocb* request) {
-  if (!is_no_address(request)) leave_socket(request->aio_fildes);
-  return real::next<"aio_write", int(aiocb*)>()(request);
-}
-int aio_write64(aiocb64* request) { return aio_write(reinterpret_cast<aiocb*>(request)); }
-int lio_listio(int mode, aiocb* const* requests, int count, sigevent* event) {
-  for (int i = 0; i < count && !is_no_address(requests); ++i)
-    if (!is_no_address(requests[i])) leave_socket(requests[i]->aio_fildes);
-  using List = int(int, aiocb* const*, int, sigevent*);
-  return real::next<"lio_listio", List>()(mode, requests, count, event);
-}
-int lio_listio64(int mode, aiocb64* const* requests, int count, sigevent* event) {
-  return lio_listio(mode, reinterpret_cast<aiocb* const*>(requests), count, event);
-}
-static_assert(sizeof(aiocb) == sizeof(aiocb64));
-
-// Of liburing; the types are its own, and only passed on.
-int io_uring_queue_init(unsigned entries, void* ring, unsigned flags) {
-  using Init = int(unsigned, void*, unsigned);
-  return set_up_uring(of_uring<"io_uring_queue_init", Init>(), entries, ring, flags);
-}
-int io_uring_queue_init_params(unsigned entries, void* ring, void* parameters) {
-  using Init = int(unsigned, void*, void*);
-  return set_up_uring(of_uring<"io_uring_queue_init_params", Init>(), entries, ring, parameters);
-}
-int io_uring_queue_init_mem(unsigned entries, void* ring, void* parameters, void* memory,
-                            size_t size) {
-  using Init = int(unsigned, void*, void*, void*, size_t);
-  return set_up_uring(of_uring<"io_uring_queue_init_mem", Init>(), entries, ring, parameters,
-                      memory, size);
-}
-int io_uring_setup(unsigned entries, void* parameters) {
-  using Setup = int(unsigned, void*);
-  return set_up_uring(of_uring<"io_uring_setup", Setup>(), entries, parameters);
-}
-
-// Written inside the C library, too.
-int vdprintf(int fd, const char* format, va_list arguments) {
-  using Print = int(int, const char*, va_list);
-  leave_socket(fd);
-  return real::next<"vdprintf", Print>()(fd, format, arguments);
-}
-
-int dprintf(int fd, const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  const int written = vdprintf(fd, format, arguments);
-  va_end(arguments);
-  return written;
-}
-
-int __vdprintf_chk(int fd, int flag, const char* format, va_list arguments) {
-  using Print = int(int, int, const char*, va_list);
-  leave_socket(fd);
-  return real::next<"__vdprintf_chk", Print>()(fd, flag, format, arguments);
-}
-
-int __dprintf_chk(int fd, int flag, const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  const int written = __vdprintf_chk(fd, flag, format, arguments);
-  va_end(arguments);
-  return written;
-}
-
 [[noreturn]] void _exit(int status) {
   leave_process(Leaving::ends);
   for (;;) kernel(SYS_exit_group, status);
@@ -365,134 +203,6 @@ int clone(int (*function)(void*), void* stack, int flags, void* argument, ...) {
   after_bare_fork_in_parent();
   errno = error;
   return child;
-}
-
-// Calls of the kernel by number, where the library has a say in what they do.
-long syscall(long number, ...) {
-  va_list list;
-  va_start(list, number);
-  long a[6];
-  for (long& argument : a) argument = va_arg(list, long);
-  va_end(list);
-  const auto fd = static_cast<int>(a[0]);
-  const auto second = static_cast<int>(a[1]);
-  const auto third = static_cast<int>(a[2]);
-  const auto size = static_cast<std::size_t>(a[2]);
-  auto* const buffer = reinterpret_cast<void*>(a[1]);
-  auto* const parts = static_cast<iovec*>(buffer);
-  const auto by_kernel = [&] { return kernel(number, a[0], a[1], a[2], a[3], a[4], a[5]); };
-  switch (number) {
-    case SYS_read: return read(fd, buffer, size);
-    case SYS_write: return write(fd, buffer, size);
-    case SYS_readv: return readv(fd, parts, third);
-    case SYS_writev: return writev(fd, parts, third);
-    // The offset comes in two words, of which these machines use one.
-    case SYS_preadv2: return preadv2(fd, parts, third, a[3], static_cast<int>(a[5]));
-    case SYS_pwritev2: return pwritev2(fd, parts, third, a[3], static_cast<int>(a[5]));
-    case SYS_recvfrom:
-      return recvfrom(fd, buffer, size, static_cast<int>(a[3]), reinterpret_cast<sockaddr*>(a[4]),
-                      reinterpret_cast<socklen_t*>(a[5]));
-    case SYS_sendto:
-      return sendto(fd, buffer, size, static_cast<int>(a[3]), reinterpret_cast<sockaddr*>(a[4]),
-                    static_cast<socklen_t>(a[5]));
-    case SYS_recvmsg: return recvmsg(fd, static_cast<msghdr*>(buffer), third);
-    case SYS_sendmsg: return sendmsg(fd, static_cast<msghdr*>(buffer), third);
-    case SYS_recvmmsg:
-      return recvmmsg(fd, static_cast<mmsghdr*>(buffer), static_cast<unsigned>(a[2]),
-                      static_cast<int>(a[3]), reinterpret_cast<timespec*>(a[4]));
-    case SYS_sendmmsg:
-      return sendmmsg(fd, static_cast<mmsghdr*>(buffer), static_cast<unsigned>(a[2]),
-                      static_cast<int>(a[3]));
-    case SYS_sendfile:
-      return sendfile(fd, second, reinterpret_cast<off_t*>(a[2]), static_cast<std::size_t>(a[3]));
-    case SYS_splice:
-      return splice(fd, reinterpret_cast<off64_t*>(a[1]), third, reinterpret_cast<off64_t*>(a[3]),
-                    static_cast<std::size_t>(a[4]), static_cast<unsigned>(a[5]));
-    case SYS_bind: return bind(fd, static_cast<sockaddr*>(buffer), static_cast<socklen_t>(size));
-    case SYS_connect:
-      return connect(fd, static_cast<sockaddr*>(buffer), static_cast<socklen_t>(size));
-    case SYS_shutdown: return shutdown(fd, second);
-    case SYS_close: return close(fd);
-    case SYS_close_range:
-      return close_range(static_cast<unsigned>(a[0]), static_cast<unsigned>(a[1]), third);
-    case SYS_dup: return dup(fd);
-#ifdef SYS_dup2
-    case SYS_dup2: return dup2(fd, second);
-#endif
-    case SYS_dup3: return dup3(fd, second, third);
-    case SYS_fcntl: return fcntl(fd, second, a[2]);
-    case SYS_ioctl: return ioctl(fd, static_cast<unsigned long>(a[1]), a[2]);
-    case SYS_getsockopt:
-      return getsockopt(fd, second, third, reinterpret_cast<void*>(a[3]),
-                        reinterpret_cast<socklen_t*>(a[4]));
-    case SYS_setsockopt:
-      return setsockopt(fd, second, third, reinterpret_cast<void*>(a[3]),
-                        static_cast<socklen_t>(a[4]));
-    case SYS_epoll_ctl: return epoll_ctl(fd, second, third, reinterpret_cast<epoll_event*>(a[3]));
-    case SYS_epoll_create1: return epoll_create1(fd);
-    case SYS_epoll_pwait:
-#ifdef SYS_epoll_pwait2
-    case SYS_epoll_pwait2:
-#endif
-#ifdef SYS_epoll_wait
-    case SYS_epoll_wait:
-#endif
-      return epoll_wait_by_number(number, a);
-#ifdef SYS_poll
-    case SYS_poll:
-#endif
-    case SYS_ppoll: return poll_by_number(number, a);
-#ifdef SYS_select
-    case SYS_select:
-#endif
-    case SYS_pselect6: return select_by_number(number, a);
-#ifdef SYS_epoll_create
-    case SYS_epoll_create: return epoll_create(fd);
-#endif
-    case SYS_io_uring_setup:
-      return set_up_ring(static_cast<unsigned>(a[0]), reinterpret_cast<void*>(a[1]));
-    case SYS_io_uring_enter: return enter_ring(a);
-    case SYS_io_uring_register: return register_with_ring(a);
-    case SYS_execve:
-    case SYS_execveat: return execute([&] { return static_cast<int>(with_errno(by_kernel())); });
-    case SYS_exit_group: leave_process(Leaving::ends); return with_errno(by_kernel());
-    case SYS_seccomp:
-      if (a[0] == SECCOMP_SET_MODE_STRICT || a[0] == SECCOMP_SET_MODE_FILTER) confine();
-      return with_errno(by_kernel());
-    case SYS_prctl:
-      if (a[0] == PR_SET_SECCOMP) confine();
-      return with_errno(by_kernel());
-    case SYS_setuid:
-    case SYS_setgid:
-    case SYS_setreuid:
-    case SYS_setregid:
-    case SYS_setresuid:
-    case SYS_setresgid:
-    case SYS_chroot:
-      if (in_own_process()) leave_connections();
-      return with_errno(by_kernel());
-    case SYS_io_submit: leave_to_aio(a[1], a[2]); return with_errno(by_kernel());
-    case SYS_setns: return setns(fd, second);
-    case SYS_unshare: return unshare(fd);
-#ifdef SYS_fork
-    case SYS_fork: return with_errno(fork_by(by_kernel));
-#endif
-    case SYS_clone: {
-      const auto flags = static_cast<unsigned long>(a[0]);
-      leave_for_flags(flags_to_leave_for(flags));
-      if ((flags & kSharesMemory) == 0) return with_errno(clone_by(flags, by_kernel));
-      return with_errno(by_kernel());
-    }
-    case SYS_clone3: {
-      const auto* const asked = reinterpret_cast<const clone_args*>(a[0]);
-      if (is_no_address(asked)) return with_errno(by_kernel());
-      leave_for_flags(flags_to_leave_for(asked->flags));
-      if ((asked->flags & kSharesMemory) == 0 && asked->stack == 0)
-        return with_errno(clone_by(asked->flags, by_kernel));
-      return with_errno(by_kernel());
-    }
-    default: return with_errno(by_kernel());
-  }
 }
 
 }  // extern "C"

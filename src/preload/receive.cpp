@@ -241,10 +241,19 @@ class Receiving {
     return total_;
   }
 
+  // The kernel refuses it from here on, memory would not.
+  void stop_sending() noexcept {
+    const Guard sending(side_.send_lock);
+    if (sending && side_.out().control != nullptr) side_.sender.leave_ring(side_.out());
+  }
+
   ssize_t failed(long error) noexcept {
     if (error == -ECONNRESET && side_.receiver.broken()) {
       side_.reset_told = true;
-      return broken(side_, call_.fd);
+      const ssize_t result = broken(side_, call_.fd);
+      stop_sending();
+      errno = ECONNRESET;
+      return result;
     }
     return fail(-told_by_kernel(side_, call_.fd, static_cast<int>(-error)));
   }

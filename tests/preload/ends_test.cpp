@@ -351,5 +351,26 @@ TEST(Calls, WhoReadsNoMoreReadsTheEnd) {
   EXPECT_EQ(receive(pair.client.get()), "unread");
 }
 
+// The process that daemon() leaves behind does not tell of its end.
+TEST(Calls, WhatADaemonHasNotReadResetsItsConnection) {
+  Pair pair;
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(send(pair.client.get(), "x"), "1");
+    EXPECT_EQ(receive(pair.server.get()), "x");
+  }
+  EXPECT_EQ(send(pair.client.get(), "never read"), "10");
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    pair.client.reset();
+    ::_exit(::daemon(1, 1) == 0 ? 0 : 1);
+  }
+  pair.server.reset();
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(receive(pair.client.get()), "(ECONNRESET)");
+}
+
 }  // namespace
 }  // namespace farcall::preload
