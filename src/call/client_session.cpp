@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,7 +66,8 @@ Maker maker_of(int port) {
 }
 
 UniqueFd duplicate_descriptor(int fd) {
-  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  // Not the program's: what stands in front of the C library for it does not count this one.
+  UniqueFd copy(static_cast<int>(::syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3)));
   if (copy) return copy;
   // EINVAL: that number is not permitted (RLIMIT_NOFILE).
   throw SystemError(errno == EINVAL ? EMFILE : errno, "duplicate a descriptor");
@@ -216,6 +218,8 @@ Terms ClientSession::terms() const noexcept {
     observe::note_taken_back(sent_, arguments.data.size());
     return outcome;
   }
+  // Somebody who closed the client has withdrawn it before, of which this thread is told only now.
+  if (Turn::unpack(look()).kind == Kind::none) return fail(Outcome::peer_gone);
   made_after = kSpent;  // the server may still be about to answer
   return Outcome::ok;
 }

@@ -12,11 +12,13 @@
 
 #include "door/door.hpp"
 #include "process/background.hpp"
+#include "process/process.hpp"
 
 namespace farcall::door {
 
 OwnSockets::OwnSockets() {
   const auto examine = [this](int fd) {
+    if (process::is_private(fd)) return;
     if (const std::uint64_t socket = socket_cookie(fd)) all_.push_back({socket, fd});
   };
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc/self/fd"), ::closedir);

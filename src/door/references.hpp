@@ -16,7 +16,7 @@ namespace farcall::door {
 
 class Door;
 
-// The descriptors that this process has of sockets, all found by one look. Throws std::bad_alloc,
+// The descriptors that the program has of sockets, all found by one look. Throws std::bad_alloc,
 // and looks at each number where there is no descriptor left to look with.
 class OwnSockets {
  public:

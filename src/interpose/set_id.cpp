@@ -3,7 +3,9 @@
 // The C library's functions that change who this process is. What serves sessions is told who has
 // opened them: those that were opened before are used no more.
 //
-// Not seen are system calls of the program's own, also those that change one thread alone.
+// Not seen are system calls of the program's own, also those that change one thread alone. Seen is
+// what other libraries call: they ask for a version of the C library's, which only a symbol without
+// one stands in front of.
 #include <dlfcn.h>
 #include <grp.h>
 #include <unistd.h>
@@ -82,5 +84,17 @@ int setgroups(size_t count, const gid_t* groups) noexcept {
 int initgroups(const char* user, gid_t group) {
   return changing_identity<"initgroups">(user, group);
 }
+
+#define FARCALL_WITHOUT_VERSION(function) __asm__(".symver " #function ", " #function "@@@")
+FARCALL_WITHOUT_VERSION(setuid);
+FARCALL_WITHOUT_VERSION(seteuid);
+FARCALL_WITHOUT_VERSION(setreuid);
+FARCALL_WITHOUT_VERSION(setresuid);
+FARCALL_WITHOUT_VERSION(setgid);
+FARCALL_WITHOUT_VERSION(setegid);
+FARCALL_WITHOUT_VERSION(setregid);
+FARCALL_WITHOUT_VERSION(setresgid);
+FARCALL_WITHOUT_VERSION(setgroups);
+FARCALL_WITHOUT_VERSION(initgroups);
 
 }  // extern "C"

@@ -2,6 +2,7 @@
 #include "message/pulse_sender.hpp"
 
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -24,6 +25,8 @@ PulseSender::PulseSender(int branch, const call::Maker& maker, const PulsePacket
     : maker_(maker) {
   const SharedMemory memory = SharedMemory::create(sizeof(PulsePage), "farcall-pulses");
   page_ = memory.map();
+  // A child may be somebody else.
+  ::madvise(page_.data(), page_.size(), MADV_DONTFORK);
   page().pulses[0] = first;
   page().count.store(1, std::memory_order_relaxed);  // sent with the memory
   auto [mine, theirs] = private_socket_pair();

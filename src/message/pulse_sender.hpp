@@ -47,6 +47,11 @@ class PulseSender {
   // have asked, ESRCH where the server has gone.
   PulseSender(int branch, const call::Maker& maker, const PulsePacket& first);
   ~PulseSender();
+  // What goes into the page is taken for that of who has sent it: not once this process is somebody
+  // else.
+  [[nodiscard]] bool is_own() const noexcept {
+    return !page_ || epoch_ == process::credentials_epoch();
+  }
   // False: nobody listens any more. Throws SystemError: EAGAIN where too many wait.
   bool send(const PulsePacket& packet);
 
@@ -59,6 +64,7 @@ class PulseSender {
   }
 
   const call::Maker maker_;
+  const std::uint64_t epoch_ = process::credentials_epoch();
   Mapping page_;  // until there is a socket
   process::PrivateFd answers_;
   process::PrivateFd socket_;

@@ -183,12 +183,7 @@ int SharedChannel::descriptor() {
 }
 
 void SharedChannel::post(int priority, int code, std::int64_t value) {
-  queue({.code = code,
-         .value = value,
-         .priority = priority,
-         .link = nullptr,
-         .sender = {.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()},
-         .thread = own_thread()});
+  queue({.code = code, .value = value, .priority = priority, .link = nullptr});
 }
 
 void SharedChannel::queue(Pulse pulse) noexcept {

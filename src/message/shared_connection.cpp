@@ -235,9 +235,11 @@ int SharedConnection::finish(Sending& sending, CallResults& results, std::span<s
 }
 
 void SharedConnection::send_packet(const PulsePacket& packet) {
+  process::notice_changed_credentials();
   const std::lock_guard guard(lock_);
   check_open();
   leave_parents();
+  if (pulses_ && !pulses_->is_own()) pulses_.reset();
   if (!pulses_) {
     pulses_ = std::make_unique<PulseSender>(branch_.get(), maker_, packet);
     // A new session is asked for on the same way, and so afterwards.

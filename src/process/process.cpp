@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -42,7 +43,7 @@ void mark(int fd) noexcept {
 
 void unmark(int fd) noexcept {
   if (fd < kMostMarked)
-    marks[fd / 64].fetch_and(~(std::uint64_t{1} << fd % 64), std::memory_order_relaxed);
+    marks[fd / 64].fetch_and(~(std::uint64_t{1} << fd % 64), std::memory_order_release);
 }
 
 // Both change seq_cst: of a thread that forks and one that makes descriptors at least one sees the
@@ -264,6 +265,15 @@ void PrivateFd::reset() noexcept {
   const NoFork guard;
   closing->fd.store(-1, std::memory_order_relaxed);
   closing->taken.store(false, std::memory_order_release);
+}
+
+bool is_private(int fd) noexcept {
+  if (fd < 0 || fd >= kMostMarked) return false;
+  // acquire: pairs with the release in unmark(): who does not find it marked finds it being closed.
+  const std::uint64_t bits = marks[fd / 64].load(std::memory_order_acquire);
+  return (bits >> fd % 64 & 1) != 0 || std::ranges::any_of(closings, [fd](const Closing& one) {
+           return one.fd.load(std::memory_order_relaxed) == fd;
+         });
 }
 
 UniqueFd PrivateFd::release() noexcept {

@@ -75,6 +75,9 @@ class PrivateFd {
   std::uint64_t generation_ = 0;
 };
 
+// Whether that number is a private descriptor's, which may just be closed.
+bool is_private(int fd) noexcept;
+
 // Keeps an object of another generation from being destroyed.
 template <class T>
 void leak_in_child(T& object) noexcept {

@@ -526,5 +526,19 @@ TEST_F(DoorUnref, TheServerMayRevokeTheDoorWhenItComes) {
   EXPECT_TRUE(eventually([] { return error_of(door) == EBADF; }));
 }
 
+// What the library duplicates to call it is not a reference.
+TEST_F(DoorUnref, ACallOfItsOwnProcessIsNone) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  for (int i = 0; i < 3; ++i) {
+    // Each thread has a session of its own.
+    std::thread([&] { EXPECT_EQ(call(door, "x").data, "x"); }).join();
+    ASSERT_EQ(::setegid(::getegid()), 0);  // sessions of before are used no more
+  }
+  unref.expect(0);
+  ::close(::dup(door));
+  unref.expect(1);
+  ::close(door);
+}
+
 }  // namespace
 }  // namespace farcall::door::test

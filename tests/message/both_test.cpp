@@ -7,6 +7,8 @@
 #include "forbidden_call.hpp"
 #include "message/channel.hpp"
 
+extern "C" int become_by_another_library(uid_t user);
+
 namespace farcall::message::test {
 namespace {
 
@@ -34,7 +36,9 @@ TEST(DoorsAndMessages, DoNotAskWhoTheyAreWithEachCall) {
   });
 }
 
-TEST(DoorsAndMessages, KnowBothWhoTheyHaveBecome) {
+// `become` makes this process that user.
+template <class Become>
+void expect_to_be_known(Become become) {
   if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
   const uid_t user = door::test::kNobody;
   Channel channel;
@@ -58,7 +62,7 @@ TEST(DoorsAndMessages, KnowBothWhoTheyHaveBecome) {
       EXPECT_EQ(seen, expected);
     };
     expect_to_be(0);
-    ASSERT_TRUE(door::test::become(user));
+    ASSERT_TRUE(become(user));
     expect_to_be(user);
   });
   for (const uid_t expected : {uid_t{0}, user}) {
@@ -67,6 +71,14 @@ TEST(DoorsAndMessages, KnowBothWhoTheyHaveBecome) {
     answer(message.id, 0);
   }
   EXPECT_EQ(child.join(), 0);
+}
+
+TEST(DoorsAndMessages, KnowBothWhoTheyHaveBecome) {
+  expect_to_be_known([](uid_t user) { return door::test::become(user); });
+}
+
+TEST(DoorsAndMessages, KnowBothWhoTheyHaveBecomeByAnotherLibrary) {
+  expect_to_be_known([](uid_t user) { return become_by_another_library(user) == 0; });
 }
 
 }  // namespace

@@ -73,6 +73,27 @@ TEST(MessageDisconnect, WhoseMessageHasNotBeenReceivedIsToldAtOnce) {
   EXPECT_EQ(next.error(), 0);
 }
 
+// Its time is over while it is still to be told that the connection has been closed.
+TEST(MessageDisconnect, WhatIsNotReceivedIsNotSaidToBe) {
+  using namespace std::chrono_literals;
+  Channel channel;
+  for (int i = 0; i < 20; ++i) {
+    const Twice twice(farcall_connect(channel.id));
+    Sender sender([&] {
+      farcall_timeout(std::chrono::nanoseconds(12ms).count());
+      return farcall_send_one_way(twice.connection, "x", 1);
+    });
+    ASSERT_TRUE(sender.sleeps());
+    EXPECT_EQ(farcall_disconnect(twice.connection), 0);
+    const int error = sender.error();
+    EXPECT_TRUE(error == ESRCH || error == ETIMEDOUT) << error;
+    char byte = 0;
+    farcall_timeout(0);
+    EXPECT_EQ(farcall_receive(channel.id, &byte, 1, nullptr), -1);
+    EXPECT_EQ(errno, ETIMEDOUT);
+  }
+}
+
 TEST(MessageDisconnect, WhoseMessageHasBeenReceivedGetsTheAnswer) {
   Channel channel;
   const Twice twice(farcall_connect(channel.id));

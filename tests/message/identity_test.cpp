@@ -2,6 +2,15 @@
 //
 // Who a sender is that becomes somebody else. With the shared library, whose functions stand in
 // front of the C library's, and with the archive, which has none.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <set>
+#include <string>
+#include <utility>
+
 #include "message/channel.hpp"
 
 namespace farcall::message::test {
@@ -49,6 +58,42 @@ TEST(MessageIdentity, WhoIsRootNowAndThenIsKnownEachTime) {
   receive_from(channel.id, 0, user);
   receive_from(channel.id, user, user);
   EXPECT_EQ(child.join(), 0);
+}
+
+// Also those that the channel has not been told of yet when the process becomes somebody else.
+TEST(MessageIdentity, PulsesAreOfWhoHasSentThem) {
+  if (over_module()) GTEST_SKIP() << "the module tells the real ids";
+  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  const uid_t user = door::test::kNobody;
+  const std::string name = unique_name("pulses");
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  Child server([&] {
+    const int channel = farcall_name_attach(name.c_str(), 0, 0622);
+    ASSERT_GT(channel, 0);
+    ASSERT_EQ(::write(ends[1], "x", 1), 1);
+    std::set<std::pair<int, uid_t>> seen;
+    for (int i = 0; i < 2; ++i) {
+      const Message pulse = receive(channel);
+      EXPECT_EQ(pulse.id, 0);
+      seen.emplace(pulse.info.code, pulse.info.uid);
+    }
+    EXPECT_EQ(seen, (std::set<std::pair<int, uid_t>>{{1, 0}, {2, user}}));
+  });
+  char byte = 0;
+  ASSERT_EQ(::read(ends[0], &byte, 1), 1);
+  Child child([&] {
+    const int connection = farcall_name_open(name.c_str());
+    ASSERT_GT(connection, 0);
+    ASSERT_EQ(::kill(server.pid(), SIGSTOP), 0);
+    EXPECT_EQ(farcall_pulse(connection, 0, 1, 0), 0);
+    ASSERT_TRUE(door::test::become(user));
+    EXPECT_EQ(farcall_pulse(connection, 0, 2, 0), 0);
+  });
+  EXPECT_EQ(child.join(), 0);
+  ASSERT_EQ(::kill(server.pid(), SIGCONT), 0);
+  EXPECT_EQ(server.join(), 0);
+  for (const int end : ends) ::close(end);
 }
 
 }  // namespace

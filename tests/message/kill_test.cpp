@@ -112,6 +112,11 @@ TEST(MessageKill, TheServersDeathComesAsAPulse) {
   EXPECT_EQ(pulse.id, 0);
   EXPECT_EQ(pulse.info.code, FARCALL_PULSE_DEATH);
   EXPECT_EQ(pulse.info.value, 77);
+  if (!over_module()) {  // which does not say who has sent a pulse
+    EXPECT_EQ(pulse.info.uid, static_cast<uid_t>(-1));
+    EXPECT_EQ(pulse.info.pid, 0);
+    EXPECT_EQ(pulse.info.tid, 0);
+  }
   EXPECT_EQ(send(connection, "x").error, ESRCH);
   farcall_disconnect(connection);
 }
