@@ -2,7 +2,9 @@
 #include "preload/epoll.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
@@ -25,8 +27,8 @@ constinit real::Direct<"epoll_ctl", int(int, int, int, epoll_event*), int, int, 
     next_epoll_ctl{SYS_epoll_ctl};
 
 // Bytes lie in memory of a socket in a set in which somebody sleeps, or waits in ways that only the
-// kernel serves, as in a set that the set is in. The kernel wakes it by what is always so. The
-// set's lock is held.
+// kernel serves, as in a set that the set is in. The kernel wakes it by what is nearly always so.
+// The set's lock is held.
 void kick(Set& set, int set_fd, int fd) noexcept {
   Registration& entry = set.by_fd[fd];
   if (std::exchange(entry.kicked, true)) return;
@@ -34,6 +36,21 @@ void kick(Set& set, int set_fd, int fd) noexcept {
   epoll_event event = entry.event;
   event.events |= EPOLLOUT;
   change_registration(set_fd, fd, event);
+  if ((poll_now(fd, POLLOUT) & POLLOUT) == 0) add_waker(set, set_fd, event.data);
+}
+
+// An eventfd, for all sets.
+constinit std::atomic<int> always_ready{-1};
+
+int get_always_ready() noexcept {
+  int known = always_ready.load(std::memory_order_relaxed);
+  if (is_private(known)) return known;
+  const long made = kernel(SYS_eventfd2, 1, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (made < 0) return -1;
+  const int fresh = make_private(static_cast<int>(made));
+  if (always_ready.compare_exchange_strong(known, fresh)) return fresh;
+  close_private(fresh);
+  return known;
 }
 
 // Whoever waits must be told by the kernel, and nobody but this process would see how.
@@ -42,6 +59,23 @@ bool needs_kicks(const Set& set) noexcept {
 }
 
 }  // namespace
+
+void add_waker(Set& set, int set_fd, epoll_data_t data) noexcept {
+  const int fd = get_always_ready();
+  epoll_event event{.events = EPOLLIN, .data = data};
+  if (fd < 0 || kernel(SYS_epoll_ctl, set_fd, EPOLL_CTL_ADD, fd, &event) != 0) return;
+  set.has_waker = true;
+  set.waker_data = data.u64;
+}
+
+int remove_waker(Set& set, int set_fd, const epoll_event* events, int count) noexcept {
+  if (!std::exchange(set.has_waker, false)) return kNoWaker;
+  const int fd = always_ready.load(std::memory_order_relaxed);
+  if (is_private(fd)) kernel(SYS_epoll_ctl, set_fd, EPOLL_CTL_DEL, fd, nullptr);
+  for (int i = 0; i < count; ++i)
+    if (events[i].events == EPOLLIN && events[i].data.u64 == set.waker_data) return i;
+  return kNotTold;
+}
 
 bool watch_taken(Set& set, int set_fd, const int* taken, std::uint32_t count) noexcept {
   bool news = false;

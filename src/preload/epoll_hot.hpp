@@ -33,6 +33,14 @@ inline void change_registration(int set, int fd, epoll_event event) noexcept {
   kernel(SYS_epoll_ctl, set, EPOLL_CTL_ADD, fd, &event);
 }
 
+// Puts into the set what is always ready, with the data of a socket that is not: the kernel wakes
+// who waits there by that. The set's lock is held.
+void add_waker(Set& set, int set_fd, epoll_data_t data) noexcept;
+// Returns which of the events is of that: kNotTold where none is, kNoWaker where it was not there.
+int remove_waker(Set& set, int set_fd, const epoll_event* events, int count) noexcept;
+inline constexpr int kNoWaker = -2;
+inline constexpr int kNotTold = -1;
+
 // Has hot ones watched that have been taken out; those with news are put back. True if any has.
 // `set_fd` refers to the set.
 bool watch_taken(Set& set, int set_fd, const int* taken, std::uint32_t count) noexcept;

@@ -183,6 +183,7 @@ void forget_set(int fd) noexcept {
   set->waiters.store(Waiters::kernel, std::memory_order_relaxed);
   set->hot_count.store(0, std::memory_order_relaxed);
   set->kicked_count.store(0, std::memory_order_relaxed);
+  set->has_waker = false;
   set->wait_for_room.store(0, std::memory_order_relaxed);
 }
 

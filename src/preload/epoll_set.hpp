@@ -53,6 +53,8 @@ struct alignas(128) Set {
   std::uint32_t calls = 0;
   std::uint32_t next_hot = 0;  // where the next look at the hot ones begins
   bool kernel_next = false;    // the rings have filled a call: the kernel is asked first
+  bool has_waker = false;      // see add_waker()
+  std::uint64_t waker_data = 0;
   std::uint64_t looked_at = 0;
   Patience patience;
   Registration* by_fd = nullptr;  // `capacity` of them, under the lock

@@ -88,6 +88,8 @@ int undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept {
   const Guard guard(set.lock);
   if (!guard || !is_still(set, set_fd)) return count;
   const bool only_kernel = set.waiters.load(std::memory_order_relaxed) == Waiters::kernel;
+  const int waker = remove_waker(set, set_fd, events, count);
+  bool of_somebody = false;  // the waker's event
   std::uint32_t kicked = 0;
   for (std::uint32_t index = 0; index < set.capacity.load(std::memory_order_relaxed); ++index) {
     Registration& entry = set.by_fd[index];
@@ -98,20 +100,27 @@ int undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept {
     bool disarmed = false;
     for (int i = 0; i < count; ++i)
       if (events[i].data.u64 == right.data.u64) {
+        if (i == waker) {
+          of_somebody = readable;
+          if (!readable) continue;
+        }
         events[i].events &= right.events | wanted_by_others(set, fd) | EPOLLERR | EPOLLHUP;
         if (readable) events[i].events |= right.events & kInput;
         disarmed = (right.events & EPOLLONESHOT) != 0;
       }
     if (disarmed) {
       entry.event.events = EPOLLONESHOT;
+      if (waker != kNoWaker) change_registration(set_fd, fd, entry.event);
       count_wait_for_room(set, fd);
     } else if (only_kernel && readable) {
       entry.kicked = true;
       ++kicked;
+      if (waker != kNoWaker && (right.events & EPOLLET) == 0) add_waker(set, set_fd, right.data);
     } else {
       change_registration(set_fd, fd, right);
     }
   }
+  if (waker >= 0 && !of_somebody) events[waker].events = 0;
   set.kicked_count.store(kicked, std::memory_order_relaxed);
   return static_cast<int>(std::remove_if(events, events + count,
                                          [](const epoll_event& one) { return one.events == 0; }) -

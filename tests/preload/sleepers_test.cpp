@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <thread>
@@ -290,6 +291,61 @@ TEST(Sleepers, AreEndedByASignalThatComesWhileTheyLook) {
     EXPECT_EQ(error, EINTR);
     EXPECT_GT(caught, 0);
   }
+}
+
+// What the kernel could tell of at any time it does not tell of here: there is no room to send.
+TEST(Sleepers, AreToldOfASocketThatHasNoRoom) {
+  struct Shared {
+    std::atomic<int> step{0};
+    bool await(int wanted) const {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (step < wanted && std::chrono::steady_clock::now() < end) {
+      }
+      return step >= wanted;
+    }
+  };
+  const Mapping memory = Mapping::anonymous_shared(sizeof(Shared));
+  auto& shared = *new (memory.data()) Shared;
+  Pair pair;
+  const pid_t child = in_child([&] {
+    pair.server.reset();
+    for (int i = 0; i < 200; ++i) {
+      EXPECT_EQ(send(pair.client.get(), "ping"), "4");
+      EXPECT_EQ(receive(pair.client.get()), "pong");
+    }
+    shared.step = 1;
+    EXPECT_TRUE(shared.await(2));
+    EXPECT_EQ(send(pair.client.get(), "x"), "1");
+    shared.step = 3;
+    EXPECT_TRUE(shared.await(4));  // without a call that would show the kernel what it has sent
+  });
+  pair.client.reset();
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_EQ(receive(pair.server.get()), "ping");
+    EXPECT_EQ(send(pair.server.get(), "pong"), "4");
+  }
+  EXPECT_TRUE(shared.await(1));
+  const std::string much(4096, 'y');
+  while (::send(pair.server.get(), much.data(), much.size(), MSG_DONTWAIT) > 0) {
+  }
+  shared.step = 2;
+  EXPECT_TRUE(shared.await(3));
+  const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  const UniqueFd outer(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = 7}};
+  ASSERT_EQ(::epoll_ctl(outer.get(), EPOLL_CTL_ADD, set.get(), &event), 0);
+  event.data.u64 = 8;
+  ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, pair.server.get(), &event), 0);
+  EXPECT_EQ(::epoll_wait(outer.get(), &event, 1, 5000), 1);
+  EXPECT_EQ(event.data.u64, 7U);
+  EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 0), 1);
+  EXPECT_EQ(event.data.u64, 8U);
+  EXPECT_EQ(event.events, static_cast<std::uint32_t>(EPOLLIN));
+  EXPECT_EQ(receive(pair.server.get()), "x");
+  EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 0), 0);
+  EXPECT_EQ(::epoll_wait(outer.get(), &event, 1, 0), 0);
+  shared.step = 4;
+  EXPECT_EQ(exit_status(child), 0);
 }
 
 }  // namespace
