@@ -46,7 +46,18 @@ struct Wait {
   const sigset_t* mask = nullptr;
   long number = 0;
   const long* words = nullptr;  // the arguments of a call by number
+  std::int64_t until = 0;       // nanoseconds; 0: it has not slept yet
 
+  // Before it sleeps, and when it has been woken by what was no news: the rest of its time. By
+  // number, the kernel counts that anew.
+  void begin() noexcept {
+    if (timeout > 0 && until == 0) until = now_ns() + std::int64_t{timeout} * 1'000'000;
+  }
+  void go_on() noexcept {
+    if (timeout <= 0) return;
+    const std::int64_t left = std::max<std::int64_t>(until - now_ns(), 0);
+    timeout = static_cast<int>((left + 999'999) / 1'000'000);
+  }
   [[nodiscard]] bool at_once() const noexcept {
     return timeout == 0 ||
            (!is_no_address(longest) && longest->tv_sec == 0 && longest->tv_nsec == 0);
@@ -351,16 +362,18 @@ void end_sleep(Set& set, std::uint32_t generation) noexcept {
   if (set.generation == generation) set.sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
-int sleep(Set& set, const Wait& wait, std::uint32_t generation) {
+int sleep(Set& set, Wait& wait, std::uint32_t generation) {
   settle_before_sleep();
+  wait.begin();
   const int result = ask_kernel(set, wait);
+  if (result == kNoNews) wait.go_on();
   const int error = errno;
   end_sleep(set, generation);
   errno = error;
   return result;
 }
 
-int wait_in_set(Set& set, const Wait& wait) {
+int wait_in_set(Set& set, Wait& wait) {
   note_waiter(set, wait.fd);
   MaskedSignals masked;
   for (bool stayed = false;;) {
@@ -411,7 +424,7 @@ int wait_in_set(Set& set, const Wait& wait) {
   }
 }
 
-int wait_for(const Wait& wait) {
+int wait_for(Wait wait) {
   Set* const set = find_set(wait.fd);
   if (set == nullptr || wait.most <= 0 || is_no_address(wait.events) || is_bad_time(wait.longest)) {
     settle_before_sleep();

@@ -31,7 +31,7 @@ bool changes_the_stream(int level, int option, const void* value, socklen_t size
   int number = 0;
   if (!is_no_address(value) && size >= sizeof number) std::memcpy(&number, value, sizeof number);
   if (level == SOL_SOCKET) switch (option) {
-      case SO_RCVLOWAT: return number > 1;
+      case SO_RCVLOWAT: return number > 1 || number < 0;
       case SO_PEEK_OFF: return number >= 0;
       case SO_MAX_PACING_RATE: return number != -1;
       // A filter does not see what comes through memory.
