@@ -159,13 +159,27 @@ class Receiving {
   // Of packets a reset is told first, whether the kernel knows of it or only this library. Who asks
   // takes the kernel's word away: it is told once.
   bool is_reset_first() noexcept {
-    if (!peer_has_closed(side_) || side_.reset_told) return false;
+    if (side_.reset_told || !(peer_has_closed(side_) || has_left_messages())) return false;
     const bool left_unread = is_reset(side_, call_.fd);
     int error = 0;
     socklen_t size = sizeof error;
     kernel(SYS_getsockopt, call_.fd, SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0 && error != ECONNRESET) keep_error(side_, error);
     return left_unread || error == ECONNRESET;
+  }
+
+  // It is gone without a word, with messages of this side unread. The kernel is asked now and then,
+  // where take() does not do so.
+  bool has_left_messages() noexcept {
+    const Direction* const out = side_.out().control;
+    if (out == nullptr || !(side_.receiver.watched() || side_.receiver.may_have_news(side_.in())) ||
+        !time_to_look(side_, call_.fd))
+      return false;
+    const std::uint64_t sent = out->tail.load(std::memory_order_relaxed) & ~kFlags;
+    const std::uint64_t taken = out->head.load(std::memory_order_relaxed) & ~kReclaiming;
+    const bool unread = sent != taken || out->kernel_sent.load(std::memory_order_relaxed) !=
+                                             out->kernel_taken.load(std::memory_order_relaxed);
+    return unread && peer_is_gone(side_, call_.fd);
   }
 
   void unwatch_for_this_call() noexcept {

@@ -3,9 +3,9 @@
 // What lies unread in memory when a socket goes where the library cannot follow it: it is passed,
 // inherited, or waited for in ways that only the kernel serves. It is sent through the kernel after
 // all, from the socket that has sent it, as the receiver sees the sender's address.
-#include <sys/prctl.h>
 #include <sys/socket.h>
 
+#include "preload/permitted.hpp"
 #include "preload/proof.hpp"
 #include "preload/real.hpp"
 #include "preload/udp.hpp"
@@ -21,12 +21,10 @@ bool is_of_v4(int fd) noexcept {
   return domain == AF_INET;
 }
 
-// A filter may end who asks for another process's descriptors.
-bool is_filtered() noexcept { return kernel(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 0; }
-
 // A copy of the sender's socket, if this process may trace the sender.
 long copy_of_sender(const InFlow& flow) noexcept {
-  if (is_filtered()) return -1;
+  // A filter may end who asks for another process's descriptors.
+  if (may_be_filtered()) return -1;
   const long process = kernel(SYS_pidfd_open, flow.sender_pid, 0);
   if (process < 0) return process;
   const long copy = kernel(SYS_pidfd_getfd, process, flow.sender_fd, 0);

@@ -87,5 +87,49 @@ TEST(PacketErrors, AResetIsToldOnceToWhoSends) {
   EXPECT_EQ(send(fd, ""), "(EPIPE)");
 }
 
+// Whoever was killed announces no end.
+TEST(PacketErrors, AResetByOneWhoWasKilledIsToldBeforeItsLastMessages) {
+  for (int round = 0; round < 3; ++round) {
+    const Steps steps;
+    Packets both(false);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);
+      both.pair.client.reset();
+      both.set_a.reset();
+      for (int i = 0; i < 100; ++i) {
+        epoll_event event{};
+        if (::epoll_wait(both.set_b.get(), &event, 1, 20'000) != 1) ::_exit(1);
+        if (receive(both.b()) != "ask" || send(both.b(), "answer") != "6") ::_exit(2);
+      }
+      steps.await();
+      for (const char* const last : {"last", "very"})
+        if (send(both.b(), last) != "4") ::_exit(3);
+      steps.done();
+      steps.await();
+    }
+    both.pair.server.reset();
+    both.set_b.reset();
+    const auto await_answer = [&] {
+      epoll_event event{};
+      ASSERT_EQ(::epoll_wait(both.set_a.get(), &event, 1, 20'000), 1);
+    };
+    for (int i = 0; i < 100; ++i) {
+      both.put("ask");
+      await_answer();
+      ASSERT_EQ(receive(both.a()), "answer");
+    }
+    both.put("unread");
+    steps.step();
+    EXPECT_EQ(::kill(child, SIGKILL), 0);
+    EXPECT_EQ(exit_status(child), 1000 + SIGKILL);
+    EXPECT_EQ(receive(both.a()), "(ECONNRESET)");
+    EXPECT_EQ(receive(both.a()), "last");
+    EXPECT_EQ(receive(both.a()), "very");
+    EXPECT_EQ(receive(both.a()), "(end)");
+    EXPECT_EQ(send(both.a(), "x"), "(EPIPE)");
+  }
+}
+
 }  // namespace
 }  // namespace farcall::preload

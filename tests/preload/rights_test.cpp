@@ -306,13 +306,20 @@ TEST(Calls, WhoFiltersItsCallsMakesNoneThatItDidNotMakeBefore) {
       });
 }
 
-// As a service manager has it.
-void kill_at(long call) {
-  sock_filter steps[] = {{BPF_LD | BPF_W | BPF_ABS, 0, 0, 0},
-                         {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<std::uint32_t>(call)},
-                         {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS},
-                         {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
-  const sock_fprog program{.len = std::size(steps), .filter = steps};
+// As a service manager has it: fails at `refused`, and kills at the others.
+void filter_calls(const std::vector<long>& refused, const std::vector<long>& fatal) {
+  std::vector<sock_filter> steps{{BPF_LD | BPF_W | BPF_ABS, 0, 0, 0}};
+  const auto add = [&](const std::vector<long>& calls, std::uint32_t action) {
+    for (const long call : calls) {
+      steps.push_back({BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<std::uint32_t>(call)});
+      steps.push_back({BPF_RET | BPF_K, 0, 0, action});
+    }
+  };
+  add(refused, SECCOMP_RET_ERRNO | EPERM);
+  add(fatal, SECCOMP_RET_KILL_PROCESS);
+  steps.push_back({BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW});
+  const sock_fprog program{.len = static_cast<unsigned short>(steps.size()),
+                           .filter = steps.data()};
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
@@ -339,13 +346,26 @@ const bool kPlayed = [] {
 // What a process is started under it has not chosen, and it may know nothing of it.
 TEST(Calls, AFilterThatIsInheritedKillsNobodyWhoTalks) {
   ASSERT_TRUE(kPlayed);
-  const auto [status, said] =
-      execute_as("is forbidden memory", {}, [] { kill_at(SYS_memfd_create); });
-  EXPECT_EQ(status, 0) << said;
+  void (*const filters[])() = {
+      [] { filter_calls({}, {SYS_memfd_create}); },
+      // Nor where the filter keeps the library from asking what it permits.
+      [] {
+        filter_calls({SYS_clone, SYS_clone3}, {SYS_memfd_create});
+      },
+      [] { filter_calls({SYS_prctl}, {SYS_memfd_create}); },
+      [] {
+        filter_calls({}, {SYS_prctl, SYS_memfd_create});
+      },
+  };
+  for (const auto& filter : filters) {
+    const auto [status, said] = execute_as("is forbidden memory", {}, filter);
+    EXPECT_EQ(status, 0) << "filter " << &filter - filters << ": " << said;
+  }
 }
 TEST(Calls, AFilterThatForbidsOtherThingsKeepsNobodyFromMemory) {
-  const auto [status, said] =
-      execute_as("is forbidden clocks", {}, [] { kill_at(SYS_clock_settime); });
+  const auto [status, said] = execute_as("is forbidden clocks", {}, [] {
+    filter_calls({}, {SYS_clock_settime, SYS_prctl});
+  });
   EXPECT_EQ(status, 0) << said;
 }
 
