@@ -45,9 +45,14 @@ int queued(int fd) {
 
 TEST(Packets, LieInMemory) {
   const Packets both;
-  both.put("somewhere");
-  EXPECT_EQ(readable_for_kernel(both.b()), !preloaded());
-  EXPECT_EQ(receive(both.b()), "somewhere");
+  // Beside others that want the processor, one may go through the kernel.
+  bool in_memory = false;
+  for (int i = 0; i < 100 && !in_memory; ++i) {
+    both.put("somewhere");
+    in_memory = !readable_for_kernel(both.b());
+    EXPECT_EQ(receive(both.b()), "somewhere");
+  }
+  EXPECT_EQ(in_memory, preloaded());
 }
 
 TEST(Packets, KeepTheirBoundaries) {
