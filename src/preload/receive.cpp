@@ -31,7 +31,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   note_sleep(side);
   guard.unlock();
   settle_before_sleep();
-  if ((call.flags & MSG_WAITALL) != 0) begin_sleep(call);
+  const std::int64_t start = (call.flags & MSG_WAITALL) != 0 ? now_ns() : 0;
   ssize_t got;
   const bool libc_call = limit >= to.left() && call.with == nullptr;
   iovec parts[kParts];
@@ -54,6 +54,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
     if (call.with != nullptr && got > 0) call.with->answered(message);
   }
   const int error = errno;
+  if (start != 0 && untouched) call.slept += now_ns() - start;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     note_awake(side);
     if (got > 0) {
