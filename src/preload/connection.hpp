@@ -34,15 +34,10 @@ struct Call {
   const void* arguments;
   Ancillary* with = nullptr;  // of a receiving call on a unix socket
   bool is_rest = false;       // of a call of several messages, some of which have been moved
-  // When it first went to sleep (CLOCK_MONOTONIC, in ns): SO_RCVTIMEO and SO_SNDTIMEO are of the
-  // whole call.
-  mutable std::int64_t slept_at = 0;
+  // How long it has slept, in ns: SO_RCVTIMEO and SO_SNDTIMEO are of all sleep of a call, but of
+  // one that sends to a unix stream only of what it has slept since the kernel last took bytes.
+  mutable std::int64_t slept = 0;
 };
-
-inline std::int64_t begin_sleep(const Call& call) noexcept {
-  if (call.slept_at == 0) call.slept_at = now_ns();
-  return call.slept_at;
-}
 
 ssize_t receive_from(Side& side, const Call& call) noexcept(false);
 ssize_t send_to(Side& side, const Call& call) noexcept(false);

@@ -395,11 +395,13 @@ ssize_t writev(int fd, const iovec* parts, int count) {
 
 namespace {
 
-// Whether what preadv2() or pwritev2() moves is the library's to move. Sockets take no notice of
-// how a file is to be written.
-bool is_of_library(int fd, off_t offset, int count, int flags) noexcept {
+// Whether what preadv2() or pwritev2() moves is the library's to move; where no byte is wanted the
+// kernel moves nothing. Sockets take no notice of how a file is to be written.
+bool is_of_library(int fd, const iovec* parts, int count, off_t offset, int flags) noexcept {
   const bool here = find_side(fd) != nullptr || find_udp(fd) != nullptr;
-  if (!here || offset != -1 || count < 0) return false;
+  if (!here || offset != -1 || is_bad_vector(parts, count) ||
+      bytes_in(parts, static_cast<std::size_t>(count)) == 0)
+    return false;
   constexpr int kOfFiles = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_APPEND;
   if ((flags & ~(RWF_NOWAIT | kOfFiles)) == 0) return true;
   leave_socket(fd);
@@ -412,10 +414,9 @@ extern "C" {
 
 ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) {
   using Preadv = ssize_t(int, const iovec*, int, off_t, int);
-  if (!is_of_library(fd, offset, count, flags)) [[likely]]
+  if (!is_of_library(fd, parts, count, offset, flags)) [[likely]]
     return real::next<"preadv2", Preadv>()(fd, parts, count, offset, flags);
   if ((flags & RWF_NOWAIT) == 0) return readv(fd, parts, count);
-  if (moves_nothing(fd, parts, static_cast<std::size_t>(count))) return 0;
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = static_cast<std::size_t>(count);
@@ -424,10 +425,9 @@ ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) 
 
 ssize_t pwritev2(int fd, const iovec* parts, int count, off_t offset, int flags) {
   using Preadv = ssize_t(int, const iovec*, int, off_t, int);
-  if (!is_of_library(fd, offset, count, flags)) [[likely]]
+  if (!is_of_library(fd, parts, count, offset, flags)) [[likely]]
     return real::next<"pwritev2", Preadv>()(fd, parts, count, offset, flags);
   if ((flags & RWF_NOWAIT) == 0) return writev(fd, parts, count);
-  if (moves_nothing(fd, parts, static_cast<std::size_t>(count))) return 0;
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = static_cast<std::size_t>(count);

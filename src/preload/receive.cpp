@@ -31,31 +31,34 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   note_sleep(side);
   guard.unlock();
   settle_before_sleep();
-  if ((call.flags & MSG_WAITALL) != 0) begin_sleep(call);
+  const std::int64_t start = (call.flags & MSG_WAITALL) != 0 ? now_ns() : 0;
   ssize_t got;
   const bool libc_call = limit >= to.left() && call.with == nullptr;
-  const std::size_t most = libc_call ? 0 : to.part_count();
-  auto* const parts = static_cast<iovec*>(__builtin_alloca(most * sizeof(iovec)));
+  iovec parts[kParts];
   msghdr message{};
+  message.msg_iov = const_cast<iovec*>(call.parts);
+  message.msg_iovlen = call.count;
   if (!untouched) {
     got = sleep_for_rest(call, POLLIN) ? kNothing : -1;
   } else if (libc_call) {
     got = call.libc_call(call.arguments);
     cut = got > 0 && static_cast<std::size_t>(got) < to.left();
   } else {
-    message.msg_iov = parts;
-    message.msg_iovlen = to.parts(parts, most, std::min<std::uint64_t>(to.left(), limit));
+    if (limit < to.left()) {
+      message.msg_iov = parts;
+      message.msg_iovlen = to.parts(parts, kParts, limit);
+    }
     if (call.with != nullptr) call.with->ask(message);
     got = real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(call.fd, &message,
                                                               call.flags & ~MSG_WAITALL);
     if (call.with != nullptr && got > 0) call.with->answered(message);
   }
   const int error = errno;
+  if (start != 0 && untouched) call.slept += now_ns() - start;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     note_awake(side);
     if (got > 0) {
-      got = static_cast<ssize_t>(came_from_kernel(side, call, libc_call ? call.parts : parts,
-                                                  libc_call ? call.count : message.msg_iovlen,
+      got = static_cast<ssize_t>(came_from_kernel(side, call, message.msg_iov, message.msg_iovlen,
                                                   static_cast<std::size_t>(got)));
       // There was nothing but the doorbell.
       if (got == 0) return kNothing;

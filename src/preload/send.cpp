@@ -115,6 +115,13 @@ ssize_t enter_kernel(Side& side, const Call& call) noexcept {
   return 0;
 }
 
+// When its time is over a send to a unix stream goes on if there is any room, of which the kernel
+// tells when three quarters are free.
+bool takes_more(Side& side, int fd) noexcept {
+  const std::uint64_t before = side.sender.kernel_sent();
+  return leave_ring_for_kernel(side, fd) || side.sender.kernel_sent() != before;
+}
+
 // Until the kernel has room, as long as a send would wait for it, of which a part may have been
 // sent. Zero, or what the call returns.
 ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& guard) {
@@ -126,7 +133,7 @@ ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& gua
   guard.unlock();
   settle_before_sleep();
   ssize_t result = 0;
-  const std::int64_t start = begin_sleep(call);
+  const std::int64_t start = now_ns() - call.slept;
   // Room wakes at once. Signals are held meanwhile, as nobody else tells which of them end the
   // call, so they are looked for: after a moment at first, and less often by whoever has waited
   // for long.
@@ -149,8 +156,17 @@ ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& gua
     else if (longest != 0 && now_ns() - start > longest)
       result = fail(-EAGAIN);
   }
+  call.slept = now_ns() - start;
+  const int error = errno;
   if (!guard.lock()) return fail(-EINTR);
-  return is_gone(side, generation) ? fail(-EBADF) : result;
+  if (is_gone(side, generation)) return fail(-EBADF);
+  if (side.kind == Kind::unix_stream && (result == 0 || error == EAGAIN) &&
+      takes_more(side, call.fd)) {
+    call.slept = 0;
+    return 0;
+  }
+  errno = error;
+  return result;
 }
 
 // What comes as a whole goes as a whole.
@@ -195,9 +211,9 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
   guard.unlock();
   if (wait) settle_before_sleep();
-  if (wait && size < from.left()) begin_sleep(call);
   // A call that has sent something does not sleep in one that a signal would start again.
   const bool asks = wait && (!untouched || (call.is_rest && call.count <= kParts));
+  const std::int64_t start = wait && !asks && size < from.left() ? now_ns() : 0;
   std::size_t given = size;
   ssize_t sent;
   if (untouched && !asks && size == from.left()) {
@@ -210,11 +226,18 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
     given = Span(parts, message.msg_iovlen).left();
     // A broken pipe raises a signal only where nothing has been sent.
     const int flags = call.flags | (untouched ? 0 : MSG_NOSIGNAL) | (asks ? MSG_DONTWAIT : 0);
+    bool in_time = true;
     do {
       sent = real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(call.fd, &message, flags);
-    } while (asks && sent < 0 && errno == EAGAIN && sleep_for_rest(call, POLLOUT));
+    } while (asks && sent < 0 && errno == EAGAIN && in_time &&
+             ((in_time = sleep_for_rest(call, POLLOUT)) ||
+              (side.kind == Kind::unix_stream && errno == EAGAIN)));
   }
   const int error = errno;
+  if (side.kind == Kind::unix_stream && sent > 0)
+    call.slept = 0;
+  else if (start != 0)
+    call.slept = now_ns() - start;
   cut = !asks && sent >= 0 && static_cast<std::size_t>(sent) < given;
   if (sent < 0 && error == ECONNRESET) side.reset_told = true;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {

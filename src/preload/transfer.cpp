@@ -53,14 +53,14 @@ long ask_kernel(int fd, msghdr& message, int flags, Ancillary* with) noexcept {
   return raw;
 }
 
-// Not inlined: it is called in a loop, and each call has parts of its own.
-[[gnu::noinline]] Got kernel_receive(const Receiver& receiver, const Ring& ring, int fd,
-                                     const Span& span, std::size_t size, Ancillary* with) noexcept {
-  const std::size_t most = span.part_count();
-  auto* const parts = static_cast<iovec*>(__builtin_alloca(most * sizeof(iovec)));
+// `size`: at most so many, and then how many it has asked for, which many parts make fewer.
+Got kernel_receive(const Receiver& receiver, const Ring& ring, int fd, const Span& span,
+                   std::size_t& size, Ancillary* with) noexcept {
+  iovec parts[kParts];
   msghdr message{};
   message.msg_iov = parts;
-  message.msg_iovlen = span.parts(parts, most, size);
+  message.msg_iovlen = span.parts(parts, kParts, size);
+  size = Span(parts, message.msg_iovlen).left();
   const long raw = ask_kernel(fd, message, 0, with);
   if (raw <= 0) return {raw, raw};
   return {raw, static_cast<long>(without_doorbell(receiver, ring, parts, message.msg_iovlen,
@@ -261,8 +261,10 @@ long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool pe
     }
     // An error is reported once; it must not be lost behind bytes that came before it.
     if (moved != 0 && kernel_queued(fd) <= 0) return moved;
-    const bool drained = limit < to.left() && next.kind != Receiver::Next::kernel;
-    const auto [raw, got] = kernel_receive(receiver, ring, fd, to, limit, with);
+    const bool is_part = next.kind == Receiver::Next::kernel;
+    std::size_t asked = limit;
+    const bool drained = limit < to.left() && !is_part;
+    const auto [raw, got] = kernel_receive(receiver, ring, fd, to, asked, with);
     if (raw <= 0) {
       if (raw == 0 && receiver.recover(ring, false)) continue;
       if (moved != 0) return moved;
@@ -273,7 +275,7 @@ long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool pe
     moved += got;
     if (with != nullptr && with->came) return moved;
     // Whatever comes after this announces itself anew.
-    if (drained || (static_cast<std::size_t>(raw) < limit && next.kind != Receiver::Next::kernel))
+    if ((drained && asked == limit) || (static_cast<std::size_t>(raw) < asked && !is_part))
       return moved != 0 ? moved : kNothing;
   }
   return moved != 0 ? moved : kNothing;

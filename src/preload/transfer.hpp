@@ -80,8 +80,8 @@ class RoomForAll {
 // Bytes in the kernel's receive queue of `fd`; negative errno.
 long kernel_queued(int fd) noexcept;
 
-// So many at a time where a call goes on behind them. What is received comes with as many as the
-// program has, up to kMostParts: who gets less than there is room for takes that for all.
+// So many at a time, as threads may have little stacks; a call goes on behind them. What is looked
+// at (MSG_PEEK) comes with as many as the program has, up to kMostParts.
 inline constexpr std::size_t kParts = 32;
 
 }  // namespace farcall::preload

@@ -57,6 +57,31 @@ TEST(Calls, WhatIsWrittenWithFlagsOfFilesKeepsItsPlace) {
   }
 }
 
+// And refuses what is wrong before it asks the socket.
+TEST(Calls, NothingIsMovedWithFlagsOfFilesWhereNoByteIsWanted) {
+  const Pair pair;
+  const int server = pair.server.get();
+  const int client = pair.client.get();
+  std::string byte(1, 'x');
+  const iovec nothing{.iov_base = byte.data(), .iov_len = 0};
+  const std::vector<iovec> many(2000, part(byte));
+  volatile std::uintptr_t in_first_page = 16;  // not for the compiler to know
+  const auto* const nowhere = reinterpret_cast<const iovec*>(in_first_page);
+  for (const int flag : {0, RWF_NOWAIT}) {
+    EXPECT_EQ(::preadv2(server, &nothing, 1, -1, flag), 0) << errno_name();
+    EXPECT_EQ(::pwritev2(client, &nothing, 1, -1, flag), 0) << errno_name();
+    EXPECT_EQ(::preadv2(server, many.data(), 2000, -1, flag), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::pwritev2(client, many.data(), 2000, -1, flag), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::preadv2(server, nowhere, 1, -1, flag), -1);
+    EXPECT_EQ(errno, EFAULT);
+    EXPECT_EQ(::pwritev2(client, nowhere, 1, -1, flag), -1);
+    EXPECT_EQ(errno, EFAULT);
+    pair.talk(3);
+  }
+}
+
 TEST(Calls, TheKernelsAsynchronousCallsKeepTheirPlace) {
   aio_context_t context = 0;
   if (::syscall(SYS_io_setup, 4, &context) != 0) GTEST_SKIP() << "this kernel has no AIO";

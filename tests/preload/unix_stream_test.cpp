@@ -461,6 +461,25 @@ TEST(UnixStream, KeepsNoLessThanTheKernelDoes) {
 }
 
 // Who waits for all looks for an error when there is nothing more, and says nothing of it.
+// The time is of each buffer of the kernel's, not of the whole call.
+TEST(UnixStream, ASendGoesOnAsLongAsSomeIsReadInItsTime) {
+  const Pair pair;
+  const timeval limit{.tv_sec = 1, .tv_usec = 0};
+  ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
+  const std::string much(3 << 19, 'x');
+  std::thread reader([&] {
+    for (std::size_t got = 0; got < much.size();) {
+      const std::string more = receive(pair.server.get(), 65'536);
+      if (more.front() == '(') break;
+      got += more.size();
+      ::usleep(150'000);
+    }
+  });
+  EXPECT_EQ(send(pair.client.get(), much), std::to_string(much.size()));
+  ::shutdown(pair.client.get(), SHUT_WR);
+  reader.join();
+}
+
 TEST(UnixStream, AResetIsLostOnWhoWaitsForAll) {
   for (const int more : {0, int{MSG_DONTWAIT}}) {
     Pair pair;

@@ -87,6 +87,42 @@ TEST(Contract, WaitsInThreadsWithLittleStacks) {
     }
 }
 
+TEST(Calls, AsManyPartsAsTheKernelTakesAreReceivedOnALittleStack) {
+  constexpr std::size_t kStack = 20 * 1024;
+  constexpr std::size_t kMost = 1024;
+  const Pair pair;
+  const int fd = pair.server.get();
+  std::string bytes(kMost, '\0');
+  std::vector<iovec> parts;
+  for (char& byte : bytes) parts.push_back({.iov_base = &byte, .iov_len = 1});
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = kMost;
+  ssize_t got = 0;
+  const std::function<void()> ways[] = {
+      [&] { got = ::readv(fd, parts.data(), kMost); },
+      [&] { got = ::recvmsg(fd, &message, 0); },
+      [&] { got = ::recvmsg(fd, &message, MSG_WAITALL); },
+  };
+  std::string sent(kMost, '\0');
+  for (std::size_t i = 0; i < kMost; ++i) sent[i] = static_cast<char>('a' + i % 23);
+  for (const auto& way : ways)
+    for (const bool asleep : {false, true, false, true}) {
+      SCOPED_TRACE(&way - ways);
+      std::thread sender([&] {
+        if (asleep) std::this_thread::sleep_for(50ms);
+        pair.put(sent);
+      });
+      if (!asleep) sender.join();
+      bytes.assign(kMost, '.');
+      got = 0;
+      run_on_little_stack(kStack, way);
+      if (asleep) sender.join();
+      ASSERT_EQ(got, static_cast<ssize_t>(kMost));
+      EXPECT_EQ(bytes, sent);
+    }
+}
+
 TEST(Contract, WritesUntilThereIsNoRoomAndSaysWhenThereIsAgain) {
   const Pair pair;
   set_nonblocking(pair.client.get());
