@@ -30,7 +30,8 @@ TEST(ComparePlot, IsAPng) {
 }
 
 TEST(ComparePlot, OfABroadcastIsAPng) {
-  expect_png({"compare", "--workload", "broadcast", "--readers", "1,2"});
+  expect_png(
+      {"compare", "--workload", "broadcast", "--rows", "ring,broadcast,pipe", "--readers", "1,2"});
 }
 
 TEST(ComparePlot, OfManyClientsIsAPng) {
