@@ -315,6 +315,9 @@ void Client::State::close() noexcept {
         give_back(std::move(session));
       throw;
     }
+  } catch (...) {  // the thread is cancelled
+    last_call_dispatched = session->dispatched();
+    throw;
   }
   // A session whose call has not been answered is given up: that is how the server is told.
   if (outcome != Outcome::ok) {

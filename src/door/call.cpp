@@ -199,6 +199,9 @@ int call_with_descriptors(int d, door_arg_t& params, const CallWait& wait) {
   } catch (const SystemError& failure) {
     if (took_descriptors(failure)) outgoing.release();
     throw;
+  } catch (...) {  // the thread is cancelled
+    if (Client::dispatched()) outgoing.release();
+    throw;
   }
   // What fails once a server thread has been found takes them all the same, as on illumos.
   const bool taken = error == 0 || error == EINTR || error == wait.no_answer ||

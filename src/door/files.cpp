@@ -187,6 +187,25 @@ int close_many(unsigned first, unsigned last, Close close) {
   return result;
 }
 
+// All but the library's own, which the program does not know of.
+template <class Function>
+int close_others(Function* function, unsigned first, unsigned last, int flags) noexcept {
+  constexpr unsigned kMost = 1 << 20;
+  unsigned from = first;
+  for (unsigned fd = first; fd <= last && fd < kMost; ++fd) {
+    if (!process::is_kept(static_cast<int>(fd))) continue;
+    if (fd > from && function(from, fd - 1, flags) != 0) return -1;
+    from = fd + 1;
+  }
+  return from <= last ? function(from, last, flags) : 0;
+}
+
+// A number that the program has chosen.
+int taken_over(int fd) noexcept {
+  process::give_up_number(fd);
+  return fd;
+}
+
 }  // namespace
 }  // namespace farcall::door
 
@@ -227,6 +246,10 @@ int __openat64_2(int directory, const char* path, int flags) {
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 int close(int fd) {
+  if (farcall::process::is_kept(fd)) [[unlikely]] {
+    errno = EBADF;  // as far as the program knows
+    return -1;
+  }
   return closing(fd, [fd] { return real::close(fd); });
 }
 int farcall_own_close(int fd) __attribute__((alias("close"), visibility("hidden")));
@@ -234,14 +257,12 @@ int close_range(unsigned first, unsigned last, int flags) noexcept {
   auto* const function = real::next<"close_range", int(unsigned, unsigned, int)>();
   if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) != 0)
     return function(first, last, flags);
-  return close_many(first, last, [=] { return function(first, last, flags); });
+  return close_many(first, last, [=] { return close_others(function, first, last, flags); });
 }
 void closefrom(int first) noexcept {
-  auto* const function = real::next<"closefrom", void(int)>();
-  close_many(first < 0 ? 0 : static_cast<unsigned>(first), ~0U, [=] {
-    function(first);
-    return 0;
-  });
+  const unsigned lowest = first < 0 ? 0 : static_cast<unsigned>(first);
+  if (close_range(lowest, ~0U, 0) == 0) return;
+  real::next<"closefrom", void(int)>()(first);
 }
 
 int dup(int fd) noexcept {
@@ -251,11 +272,11 @@ int dup(int fd) noexcept {
 int dup2(int fd, int copy) noexcept {
   auto* const function = real::next<"dup2", int(int, int)>();
   if (fd == copy) return function(fd, copy);
-  return copied(fd, closing(copy, [=] { return function(fd, copy); }));
+  return copied(fd, closing(copy, [=] { return taken_over(function(fd, copy)); }));
 }
 int dup3(int fd, int copy, int flags) noexcept {
   auto* const function = real::next<"dup3", int(int, int, int)>();
-  return copied(fd, closing(copy, [=] { return function(fd, copy, flags); }));
+  return copied(fd, closing(copy, [=] { return taken_over(function(fd, copy, flags)); }));
 }
 int fcntl(int fd, int command, ...) {
   auto* const function = real::next<"fcntl", int(int, int, ...)>();

@@ -59,6 +59,25 @@ bool page_good(std::uintptr_t page, bool to_write) noexcept {
   return good;
 }
 
+// Of many pages with one system call: that all can be read; or, to write, that there is memory
+// behind each.
+bool rest_good(std::uintptr_t first, std::uintptr_t last, bool to_write) noexcept {
+  const auto page_size = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const std::uintptr_t start = first << kPageShift & ~(page_size - 1);
+  const std::uintptr_t size = ((last + 1) << kPageShift) - start;
+  auto* const address = reinterpret_cast<void*>(start);  // NOLINT
+  if (to_write || !kSupported) return ::msync(address, size, MS_ASYNC) == 0;
+#if !defined(MADV_POPULATE_READ)
+  constexpr int MADV_POPULATE_READ = 22;
+#endif
+  if (::madvise(address, size, MADV_POPULATE_READ) == 0) return true;
+  if (errno == ENOMEM || errno == EFAULT) return false;
+  // A page may be protected, or memory of a device.
+  for (std::uintptr_t page = first; page <= last; ++page)
+    if (!probe_readable(page)) return false;
+  return true;
+}
+
 bool good(const void* address, std::size_t size, bool to_write) noexcept {
   if (size == 0) return true;
   const auto first = reinterpret_cast<std::uintptr_t>(address);
@@ -70,13 +89,10 @@ bool good(const void* address, std::size_t size, bool to_write) noexcept {
   for (std::uintptr_t page = first_page + 1; page <= few; ++page)
     if (!page_good(page, to_write)) return false;
   if (few == last_page) return true;
-  // Of many pages, that there is memory behind each: that is one system call.
-  const auto start = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE)) - 1;
   const int saved = errno;
-  const bool mapped = ::msync(reinterpret_cast<void*>(first & ~start),  // NOLINT
-                              (first & start) + size, MS_ASYNC) == 0;
+  const bool there = rest_good(few + 1, last_page, to_write);
   errno = saved;
-  return mapped && page_good(last_page, to_write);
+  return there && page_good(last_page, to_write);
 }
 
 }  // namespace

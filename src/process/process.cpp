@@ -6,6 +6,8 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -87,6 +89,16 @@ std::uint64_t cookie_of(int fd) noexcept {
   if (::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) cookie = 0;
   errno = before;
   return cookie;
+}
+
+// Which file it is of, among those that are open; 0 for what is none. Keeps errno.
+std::uint64_t inode_of(int fd) noexcept {
+  const int before = errno;
+  struct stat status {};
+  // By number: a function of that name may be one that the library stands in front of.
+  if (::syscall(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) != 0) status.st_ino = 0;
+  errno = before;
+  return status.st_ino;
 }
 
 // Sockets that are just being closed: their numbers are not marked any more, because somebody else
@@ -237,7 +249,9 @@ NoFork::~NoFork() {
 }
 
 PrivateFd::PrivateFd(UniqueFd fd) noexcept
-    : fd_(beyond_standard_streams(std::move(fd))), generation_(generation()) {
+    : fd_(beyond_standard_streams(std::move(fd))),
+      generation_(generation()),
+      inode_(fd_ ? inode_of(fd_.get()) : 0) {
   if (fd_) mark(fd_.get());
 }
 
@@ -246,11 +260,16 @@ PrivateFd& PrivateFd::operator=(PrivateFd&& other) noexcept {
     reset();
     fd_ = std::move(other.fd_);
     generation_ = other.generation_;
+    inode_ = other.inode_;
   }
   return *this;
 }
 
 void PrivateFd::reset() noexcept {
+  if (is_here() && inode_of(fd_.get()) != inode_) {
+    (void)release().release();
+    return;
+  }
   const std::uint64_t cookie = is_here() ? cookie_of(fd_.get()) : 0;
   Closing* const closing = cookie != 0 ? free_closing() : nullptr;
   if (closing != nullptr) {
@@ -267,11 +286,18 @@ void PrivateFd::reset() noexcept {
   closing->taken.store(false, std::memory_order_release);
 }
 
-bool is_private(int fd) noexcept {
+bool is_kept(int fd) noexcept {
   if (fd < 0 || fd >= kMostMarked) return false;
   // acquire: pairs with the release in unmark(): who does not find it marked finds it being closed.
-  const std::uint64_t bits = marks[fd / 64].load(std::memory_order_acquire);
-  return (bits >> fd % 64 & 1) != 0 || std::ranges::any_of(closings, [fd](const Closing& one) {
+  return (marks[fd / 64].load(std::memory_order_acquire) >> fd % 64 & 1) != 0;
+}
+
+void give_up_number(int fd) noexcept {
+  if (is_kept(fd)) unmark(fd);
+}
+
+bool is_private(int fd) noexcept {
+  return is_kept(fd) || std::ranges::any_of(closings, [fd](const Closing& one) {
            return one.fd.load(std::memory_order_relaxed) == fd;
          });
 }

@@ -53,7 +53,8 @@ class NoFork {
 };
 
 // A descriptor of this process alone: closed in forked children at once, and left alone by
-// destructors that run there.
+// destructors that run there; also where the program has closed it and has the number for a file of
+// its own.
 class PrivateFd {
  public:
   PrivateFd() noexcept = default;
@@ -73,10 +74,15 @@ class PrivateFd {
  private:
   UniqueFd fd_;
   std::uint64_t generation_ = 0;
+  std::uint64_t inode_ = 0;
 };
 
 // Whether that number is a private descriptor's, which may just be closed.
 bool is_private(int fd) noexcept;
+// The same, but nobody is closing it; not the library's own close() either.
+bool is_kept(int fd) noexcept;
+// The number is the program's from now on.
+void give_up_number(int fd) noexcept;
 
 // Keeps an object of another generation from being destroyed.
 template <class T>

@@ -151,6 +151,20 @@ TEST(DoorCall, RefusesDataOfWhichOneByteCannotBeRead) {
   }
 }
 
+// The server goes on, and may still answer.
+TEST(DoorReturn, RefusesDataOfWhichAPageCannotBeRead) {
+  static int error;
+  const int door = ::door_create(
+      [](void*, char*, size_t, door_desc_t*, uint_t) {
+        const Pages pages(40);
+        ::mprotect(pages.begin() + 30 * Pages::kPage, Pages::kPage, PROT_NONE);
+        error = ERROR_OF(::door_return(pages.begin(), 40 * Pages::kPage, nullptr, 0));
+        ::door_return(reinterpret_cast<char*>(&error), sizeof error, nullptr, 0);
+      },
+      nullptr, 0);
+  EXPECT_EQ(call(door).number<int>(), EFAULT);
+}
+
 TEST(DoorCall, RefusesDataWithAHole) {
   const int door = ::door_create(echo, nullptr, 0);
   for (const size_t hole : std::initializer_list<size_t>{1, 3, 4, 5, 13, 15, 16, 17, 30, 38}) {
@@ -164,12 +178,8 @@ TEST(DoorCall, RefusesDataWithAHole) {
       EXPECT_EQ(::mmap(nothing, Pages::kPage, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
                 nothing);
-      // Of long requests the library alone looks only whether there is something.
-      if (over_module() || hole <= 16) {
-        EXPECT_EQ(error_of_request(door, {.data = pages.begin(), .size = 40 * Pages::kPage}),
-                  EFAULT)
-            << hole << ", where something is mapped";
-      }
+      EXPECT_EQ(error_of_request(door, {.data = pages.begin(), .size = 40 * Pages::kPage}), EFAULT)
+          << hole << ", where something is mapped";
       EXPECT_EQ(error_of(door, "the server is well"), 0);
     });
   }
@@ -415,6 +425,42 @@ TEST(DoorCall, ClosingTheLastDescriptorEndsItsSessions) {
     EXPECT_GT(count_entries(held), before);
     ::close(server.door());
     EXPECT_TRUE(eventually([&] { return count_entries(held) <= before; }));
+  });
+}
+
+// As daemons do. What the library has open is none of theirs, and what they open then is.
+TEST(DoorCall, GoesOnWhereTheClientHasClosedAllElse) {
+  const int door = ::door_create(echo, nullptr, 0);
+  for (const bool by_library : {true, false})
+    in_child([&] {
+      EXPECT_EQ(call(door, "before").data, "before");
+      for (int fd = 3; fd < 256; ++fd) {
+        if (fd == door) continue;
+        if (by_library)
+          ::close(fd);
+        else
+          ::syscall(SYS_close, fd);
+      }
+      std::vector<int> own;
+      for (int i = 0; i < 100; ++i) own.push_back(::open("/dev/null", O_RDWR | O_CLOEXEC));
+      const Reply reply = call(door, "after");
+      if (by_library) {
+        EXPECT_EQ(reply.data, "after");
+      }
+      ::close(door);
+      for (const int fd : own) EXPECT_GE(::fcntl(fd, F_GETFD), 0) << fd;
+    });
+}
+
+TEST(DoorCall, GoesOnWhereTheClientClosesARange) {
+  const int door = ::door_create(echo, nullptr, 0);
+  in_child([&] {
+    const int low = ::dup2(door, 3);
+    EXPECT_EQ(call(low, "before").data, "before");
+    EXPECT_EQ(::close_range(4, ~0U, 0), 0);
+    EXPECT_EQ(call(low, "after").data, "after");
+    ::closefrom(4);
+    EXPECT_EQ(call(low, "after").data, "after");
   });
 }
 

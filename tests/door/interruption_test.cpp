@@ -317,6 +317,21 @@ TEST(DoorCancel, AThreadCanBeCancelledInACallThatPassesDescriptors) {
       [&] { expect_cancelled_in(gate, [&] { (void)error_of(door, "x", {pass(0)}); }); });
 }
 
+// The server has them, so the client's own are closed.
+TEST(DoorCancel, AThreadThatIsCancelledHasReleasedWhatItHasPassed) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  const Shared<Gate> gate;
+  const int door = make_door(*gate, DOOR_NO_CANCEL);
+  in_server_and_client([&] {
+    std::atomic<int> copy{-1};
+    expect_cancelled_in(gate, [&] {
+      copy = ::dup(0);
+      (void)error_of(door, "x", {pass(copy, DOOR_DESCRIPTOR | DOOR_RELEASE)});
+    });
+    EXPECT_EQ(ERROR_OF(::fcntl(copy, F_GETFD)), EBADF);
+  });
+}
+
 TEST(DoorCancel, ACancellationByAHandlerActsBeforeTheCallReturns) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const Shared<Gate> gate;
