@@ -18,6 +18,7 @@
 
 #include <sys/epoll.h>
 
+#include <atomic>
 #include <cstdint>
 
 namespace farcall::preload {
@@ -44,6 +45,10 @@ void forget_registrations(int fd) noexcept;
 void epoll_duplicated(int fd, int copy) noexcept;
 // No descriptor above it is in the tables.
 int highest_known() noexcept;
+
+// This process has ended a connection: what it sends after that by another one is not told of
+// before it, so the kernel is asked next. Counts up.
+inline constinit std::atomic<std::uint32_t> ends_made{0};
 
 // Somebody is about to wait for this epoll set whom only the kernel serves: from now on it alone
 // tells of its sockets. Nothing happens if it is no epoll set.

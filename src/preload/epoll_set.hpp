@@ -55,6 +55,7 @@ struct alignas(128) Set {
   bool kernel_next = false;    // the rings have filled a call: the kernel is asked first
   bool has_waker = false;      // see add_waker()
   std::uint64_t waker_data = 0;
+  std::uint32_t ends_told = 0;  // of ends_made: those that the kernel has been asked after
   std::uint64_t looked_at = 0;
   Patience patience;
   Registration* by_fd = nullptr;  // `capacity` of them, under the lock

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "preload/address.hpp"
+#include "preload/epoll.hpp"
 #include "preload/epoll_hot.hpp"
 #include "preload/readiness.hpp"
 #include "preload/real.hpp"
@@ -282,8 +283,10 @@ int merge(epoll_event* events, int first, int second) noexcept {
 // Rings, and now and then the kernel; always where somebody waits for room to send, which there is
 // most of the time. Where one of them alone fills the call they take turns.
 int look(Set& set, const Wait& wait) noexcept {
-  if (set.kernel_next) [[unlikely]] {
+  const std::uint32_t ends = ends_made.load(std::memory_order_relaxed);
+  if (set.kernel_next || ends != set.ends_told) [[unlikely]] {
     set.kernel_next = false;
+    set.ends_told = ends;
     const long told = look_at_kernel(set, wait, 0);
     const int kernels = static_cast<int>(std::max(told, 0L));
     return merge(wait.events, kernels, look_at_rings(set, wait, kernels));

@@ -126,6 +126,7 @@ int close_descriptor(int fd) noexcept {
   const Released last = forget(fd);
   say_closed(last, fd);
   const long result = next_close(fd);
+  ends_made.fetch_add(1, std::memory_order_relaxed);
   release(last);
   return static_cast<int>(with_errno(result));
 }
@@ -282,7 +283,8 @@ int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
 
 int shutdown(int fd, int how) {
   if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
-  if (Side* const side = find_side(fd)) {
+  Side* const side = find_side(fd);
+  if (side != nullptr) {
     if (how == SHUT_WR || how == SHUT_RDWR) {
       const Guard guard(side->send_lock);
       side->finished.store(true, std::memory_order_relaxed);
@@ -303,7 +305,9 @@ int shutdown(int fd, int how) {
       }
     }
   }
-  return static_cast<int>(with_errno(next_shutdown(fd, how)));
+  const long result = next_shutdown(fd, how);
+  if (side != nullptr) ends_made.fetch_add(1, std::memory_order_relaxed);
+  return static_cast<int>(with_errno(result));
 }
 
 int close(int fd) {
