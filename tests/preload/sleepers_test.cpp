@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -346,6 +347,33 @@ TEST(Sleepers, AreToldOfASocketThatHasNoRoom) {
   EXPECT_EQ(::epoll_wait(outer.get(), &event, 1, 0), 0);
   shared.step = 4;
   EXPECT_EQ(exit_status(child), 0);
+}
+
+// What lies in memory is not told of before what the same thread has brought about before.
+TEST(Sets, TellOfAnEndBeforeWhatWasSentAfterIt) {
+  for (int round = 0; round < 20; ++round) {
+    Pair ends;
+    const Pair other;
+    const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+    for (const int fd : {ends.server.get(), other.server.get()}) {
+      epoll_event event{.events = EPOLLIN | EPOLLRDHUP, .data = {.fd = fd}};
+      ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event), 0);
+    }
+    std::array<epoll_event, 4> told{};
+    const auto wait = [&] {
+      return ::epoll_wait(set.get(), told.data(), static_cast<int>(told.size()), 5000);
+    };
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(send(other.client.get(), "x"), "1");
+      EXPECT_EQ(wait(), 1);
+      EXPECT_EQ(receive(other.server.get()), "x");
+    }
+    EXPECT_EQ(::epoll_wait(set.get(), told.data(), 1, 0), 0);
+    ends.client.reset();
+    EXPECT_EQ(send(other.client.get(), "y"), "1");
+    EXPECT_GE(wait(), 1);
+    EXPECT_EQ(told[0].data.fd, ends.server.get());
+  }
 }
 
 }  // namespace
