@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <csignal>
 
-#include "preload/call_result.hpp"
 #include "preload/hooked_call.hpp"
 #include "preload/real.hpp"
 
@@ -32,67 +31,49 @@ int has_room(int pipe, bool wait) {
   return ready;
 }
 
-// Into a pipe that has room, without waiting. Negative errno.
-long write_now(int pipe, const std::byte* bytes, std::size_t size) noexcept {
-  const iovec part = part_of(bytes, size);
-  const long written = kernel(SYS_pwritev2, pipe, &part, 1, -1L, -1L, RWF_NOWAIT);
-  if (written != -EOPNOTSUPP && written != -ENOSYS && written != -EINVAL) return written;
-  // Pipes of older kernels cannot be asked not to wait.
-  constexpr std::size_t kPage = 4096;
-  return kernel(SYS_write, pipe, bytes, std::min(size, kPage));
+// What has been taken out of a connection, and cannot be put back: where somebody else has taken
+// the pipe's room meanwhile, it is waited for. Zero, or -1 where nobody reads the pipe any more.
+int write_all(int pipe, const std::byte* bytes, std::size_t size) {
+  while (size != 0) {
+    const long written = kernel(SYS_write, pipe, bytes, size);
+    if (written > 0) {
+      bytes += written;
+      size -= static_cast<std::size_t>(written);
+    } else if (written == -EAGAIN) {
+      (void)has_room(pipe, true);
+    } else if (written != -EINTR) {
+      return static_cast<int>(with_errno(written));
+    }
+  }
+  return 0;
 }
 
 // splice() from an accelerated connection: copies. Moved by the kernel, bytes would pass those of
-// the ring, and a byte that is not the program's could not be taken out.
+// the ring, and a byte that is not the program's could not be taken out. They are taken at once, as
+// others may receive, too; then there is room for them in the pipe, unless others write to it.
 ssize_t splice_by_hand(int in, Side& side, int pipe, std::size_t size, bool may_wait) {
-  std::byte buffer[4096];  // stacks may be small
-  const auto receive = [&](std::size_t most, int flags) {
-    const iovec part = part_of(buffer, most);
-    const auto bound = bind(real::next<"recv", Recv>(), in, buffer, most, flags);
-    return receive_from(side, call(in, &part, 1, flags, bound));
-  };
+  std::byte buffer[4096];  // stacks may be small; a pipe that has room has it for a page
   std::size_t done = 0;
   while (done < size) {
-    const std::size_t most = std::min(size - done, sizeof buffer);
-    ssize_t seen = receive(most, MSG_PEEK | MSG_DONTWAIT);
-    const int error = seen < 0 ? errno : 0;
-    if (seen <= 0 && done != 0) {
-      keep_error(side, error);
-      return static_cast<ssize_t>(done);
-    }
-    // The kernel looks at the pipe first.
+    // The kernel looks at the pipe first, too.
     const int room = has_room(pipe, may_wait && done == 0);
     if (room <= 0) {
       if (done != 0) return static_cast<ssize_t>(done);
-      keep_error(side, error);
       return room < 0 ? room : (errno = EAGAIN, -1);
     }
+    const std::size_t most = std::min(size - done, sizeof buffer);
     // Of a TCP socket bytes are waited for whatever the call says of the pipe.
-    if (error == EAGAIN && (may_wait || side.kind == Kind::tcp) && !nonblocking(side, 0))
-      seen = receive(most, MSG_PEEK);
-    else
-      errno = error;
-    if (seen <= 0) return seen;
-    const long written = write_now(pipe, buffer, static_cast<std::size_t>(seen));
-    // Somebody else has taken the room.
-    if (written == -EAGAIN && may_wait && done == 0) continue;
-    if (written == -EPIPE) return done != 0 ? static_cast<ssize_t>(done) : (errno = EPIPE, -1);
-    if (written < 0) return done != 0 ? static_cast<ssize_t>(done) : with_errno(written);
-    done += static_cast<std::size_t>(written);
-    // The peer may be about to send them again, through the kernel.
-    constexpr std::int64_t kLongest = 3'000'000'000;
-    const std::int64_t start = now_ns();
-    for (auto left = static_cast<std::size_t>(written); left != 0;) {
-      const ssize_t taken = receive(left, MSG_DONTWAIT);
-      if (taken > 0)
-        left -= static_cast<std::size_t>(taken);
-      else if (taken == 0 || (errno != EAGAIN && errno != EINTR) || now_ns() - start > kLongest)
-        break;
-      else
-        kernel(SYS_sched_yield);
-    }
-    // There was no more.
-    if (written == seen && static_cast<std::size_t>(seen) < most) break;
+    const bool waits = done == 0 && (may_wait || side.kind == Kind::tcp);
+    const int flags = waits ? 0 : MSG_DONTWAIT;
+    const iovec part = part_of(buffer, most);
+    const auto bound = bind(real::next<"recv", Recv>(), in, buffer, most, flags);
+    const ssize_t got = receive_from(side, call(in, &part, 1, flags, bound));
+    if (got < 0 && done != 0) keep_error(side, errno);
+    if (got <= 0) return done != 0 ? static_cast<ssize_t>(done) : got;
+    if (write_all(pipe, buffer, static_cast<std::size_t>(got)) != 0)
+      return done != 0 ? static_cast<ssize_t>(done) : -1;
+    done += static_cast<std::size_t>(got);
+    if (static_cast<std::size_t>(got) < most) break;  // there was no more
   }
   return static_cast<ssize_t>(done);
 }

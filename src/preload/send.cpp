@@ -151,7 +151,7 @@ ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& gua
     long ready = kernel(SYS_ppoll, &look, 1, &moment, nullptr, 0);
     if (ready == -EINVAL) ready = select_one(call.fd, POLLOUT, &moment);
     room = ready > 0;
-    if (ends_wait(held.interruption(), part_sent || call.is_rest))
+    if (ends_wait(held.interruption(), part_sent || call.is_rest || longest != 0))
       result = fail(-EINTR);
     else if (longest != 0 && now_ns() - start > longest)
       result = fail(-EAGAIN);

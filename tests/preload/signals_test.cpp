@@ -344,6 +344,43 @@ TEST(Contract, TimeLimitsEndAWaitForTheRest) {
   fill();
 }
 
+// The kernel starts no call again that has a limit.
+TEST(Contract, ASendWithATimeLimitIsEndedByASignalThatRestartsOthers) {
+  const Pair pair;
+  const int little = 4096;
+  const timeval limit{.tv_sec = 20, .tv_usec = 0};
+  for (const int option : {SO_SNDBUF, SO_RCVBUF})
+    for (const int fd : {pair.client.get(), pair.server.get()})
+      ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, option, &little, sizeof little), 0);
+  ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
+  const std::string block(1000, 'x');
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(send(pair.client.get(), "x"), "1");
+    EXPECT_EQ(receive(pair.server.get()), "x");
+  }
+  while (send(pair.client.get(), block, MSG_DONTWAIT)[0] != '(') {
+  }
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  action.sa_flags = SA_RESTART;
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
+  std::atomic<bool> ended{false};
+  const pthread_t self = ::pthread_self();
+  std::thread interrupter([&] {
+    while (!ended) {
+      std::this_thread::sleep_for(50ms);
+      ::pthread_kill(self, SIGUSR1);
+    }
+  });
+  std::string result;
+  for (int i = 0; i < 1000 && (i == 0 || result[0] != '('); ++i)
+    result = send(pair.client.get(), block);
+  EXPECT_EQ(result, "(EINTR)");
+  ended = true;
+  interrupter.join();
+  ::signal(SIGUSR1, SIG_DFL);
+}
+
 // More than the library can tell apart.
 std::atomic<int> which{-1};
 template <int kWhich>

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -195,6 +196,49 @@ TEST(Calls, SplicingSpeaksOfThePipeFirst) {
   ASSERT_NE(::signal(SIGPIPE, SIG_IGN), SIG_ERR);
   EXPECT_EQ(error_of_splice(), EPIPE);
   ::signal(SIGPIPE, SIG_DFL);
+}
+
+// Whoever gets a byte, it comes once.
+TEST(Calls, SplicingBesideAnotherReceiverKeepsEachByteOnce) {
+  const Pair pair;
+  constexpr std::size_t kBytes = 1 << 21;
+  std::array<std::size_t, 256> sent{};
+  std::array<std::size_t, 256> got{};
+  std::thread sender([&] {
+    std::string block(700, '\0');
+    for (std::size_t all = 0; all < kBytes;) {
+      for (std::size_t i = 0; i < block.size(); ++i) {
+        block[i] = static_cast<char>((all + i) * 7);
+        ++sent[static_cast<unsigned char>(block[i])];
+      }
+      if (::send(pair.client.get(), block.data(), block.size(), 0) !=
+          static_cast<ssize_t>(block.size()))
+        return;
+      all += block.size();
+    }
+    EXPECT_EQ(::shutdown(pair.client.get(), SHUT_WR), 0);
+  });
+  std::array<std::size_t, 256> by_other{};
+  std::thread other([&] {
+    std::array<unsigned char, 28> bytes{};
+    ssize_t size;
+    while ((size = ::recv(pair.server.get(), bytes.data(), bytes.size(), 0)) > 0)
+      for (ssize_t i = 0; i < size; ++i) ++by_other[bytes[static_cast<std::size_t>(i)]];
+  });
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  std::array<unsigned char, 4096> bytes{};
+  while (::splice(pair.server.get(), nullptr, in.get(), nullptr, bytes.size(), 0) > 0) {
+    ssize_t size;
+    while ((size = ::read(out.get(), bytes.data(), bytes.size())) > 0)
+      for (ssize_t i = 0; i < size; ++i) ++got[bytes[static_cast<std::size_t>(i)]];
+  }
+  sender.join();
+  other.join();
+  for (std::size_t i = 0; i < got.size(); ++i) got[i] += by_other[i];
+  EXPECT_EQ(got, sent);
 }
 
 }  // namespace
