@@ -48,7 +48,7 @@ void stplr_door_part_clear(struct stplr_message *message)
 	if (part->files && !(current->flags & PF_KTHREAD))
 		stplr_files_put(part->files, part->file_count);
 	else if (part->files)
-		stplr_files_leave(part->files, part->file_count, message->user, 0);
+		stplr_files_leave(part->files, part->file_count, part->door->user, 0);
 	part->files = NULL;
 	part->file_count = 0;
 	if (part->result)
