@@ -133,6 +133,17 @@ static int drop_call(struct stplr_call *call, int why)
 	return -EAGAIN;
 }
 
+/* For what is wrong on the caller's side: the call is another's, unless the door was revoked meanwhile. */
+static void put_back(struct stplr_call *call)
+{
+	struct stplr_door *door = stplr_message_of(call)->of_door.door;
+
+	refcount_inc(&door->refs);
+	stplr_call_untake(call);
+	stplr_door_sent(door);
+	stplr_door_put(door);
+}
+
 static int put_received(struct serving *serving)
 {
 	return stplr_put_sized(serving->user, &serving->arguments, serving->size, next_id);
@@ -202,7 +213,7 @@ static int hand_over(struct serving *serving, struct stplr_call *call)
 			stplr_door_files_close(&given);
 	}
 	if (err) {
-		stplr_call_untake(call);
+		put_back(call);
 		return err;
 	}
 	stplr_count(STPLR_COUNT_RECEIVES);
@@ -238,7 +249,7 @@ static int receive_call(struct serving *serving, struct stplr_call *call)
 	if (peer_error)
 		return drop_call(call, peer_error);
 	if (length < 0) {
-		stplr_call_untake(call);
+		put_back(call);
 		return length;
 	}
 	/* That the data cannot be read would have come first. */
