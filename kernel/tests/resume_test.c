@@ -114,7 +114,8 @@ static void a_message_is_received_after_many_stops(void)
 
 	for (int registered = 0; registered < 2; registered++) {
 		pid_t client = CLIENT(channel, connection, {
-			static char bytes[MUCH];
+			char *bytes = mmap(NULL, MUCH, PROT_READ | PROT_WRITE,
+					   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 			struct stplr_send send = { .send = stplr_bytes(bytes, MUCH),
 						   .timeout_ns = registered ? minute : forever };
 
@@ -124,6 +125,8 @@ static void a_message_is_received_after_many_stops(void)
 
 				CHECK(region >= 0);
 				send.send = stplr_registered((unsigned int)region, bytes, MUCH);
+				/* It is there as long as it is registered. */
+				OK(munmap(bytes, MUCH));
 			}
 			OK(stplr_send_full(connection, &send));
 		});
