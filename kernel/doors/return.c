@@ -45,12 +45,30 @@ static int write_data(struct stplr_message *message, const struct stplr_door_ret
 	return length < 0 ? length : 0;
 }
 
+/* They count for the server until it is through with its own memory, which may take as long as it likes. */
+static int write_with_files(struct stplr_message *message, const struct stplr_door_return *arguments,
+			    int *peer_error)
+{
+	const size_t bytes = arguments->count * STPLR_FILE_COST;
+	struct stplr_user *server = message->of_door.door->user;
+	int err;
+
+	*peer_error = stplr_user_charge(server, bytes);
+	if (*peer_error)
+		return 0;
+	err = write_data(message, arguments, peer_error);
+	stplr_user_uncharge(server, bytes);
+	if (!err && !*peer_error)
+		*peer_error = stplr_door_part_charge(message, bytes);
+	return err;
+}
+
 static int write_all(struct stplr_message *message, const struct stplr_door_return *arguments,
 		     int *peer_error)
 {
 	struct stplr_door_part *part = &message->of_door;
 	struct file **files;
-	int err = 0;
+	int err;
 
 	if (arguments->count > STPLR_DOOR_FILES_MAX ||
 	    (part->bare && (arguments->size || arguments->count)))
@@ -60,10 +78,8 @@ static int write_all(struct stplr_message *message, const struct stplr_door_retu
 		return PTR_ERR(files);
 	part->files = files;
 	part->file_count = arguments->count;
-	if (arguments->count)
-		*peer_error = stplr_door_part_charge(message, arguments->count * STPLR_FILE_COST);
-	if (!*peer_error)
-		err = write_data(message, arguments, peer_error);
+	err = arguments->count ? write_with_files(message, arguments, peer_error) :
+				 write_data(message, arguments, peer_error);
 	if (*peer_error == -EDQUOT || *peer_error == -ENOMEM)
 		*peer_error = -EOVERFLOW;
 	return err;
