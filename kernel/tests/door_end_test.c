@@ -299,7 +299,6 @@ static void its_clients_are_told(void (*run)(int pool))
 			IS(-EBADF, knock(door));
 			_exit(err == -EINTR);
 		});
-		await_ioctl(clients[i]);
 	}
 	/* One was served, and one was not. */
 	CHECK(waitpid(clients[0], &status, 0) == clients[0] && WIFEXITED(status));
