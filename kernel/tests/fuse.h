@@ -20,8 +20,8 @@ struct file_system {
 	bool holds; /* whoever closes it */
 };
 
-static inline void answer_request(const struct file_system *files, const struct fuse_in_header *in, int error,
-		   const void *bytes, size_t length)
+static inline void answer_request(const struct file_system *files, const struct fuse_in_header *in,
+				  int error, const void *bytes, size_t length)
 {
 	struct {
 		struct fuse_out_header header;
