@@ -341,6 +341,9 @@ int stplr_message_prefault(struct stplr_message *message)
 {
 	u32 i;
 
+	/* Its pages are there, whether it still is or not. */
+	if (message->send.region)
+		return 0;
 	for (i = 0; i < message->send.count; i++) {
 		const struct stplr_segment *segment = &message->send.segments[i];
 

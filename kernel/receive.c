@@ -246,6 +246,8 @@ static long go_on(struct receiving *receiving, struct answer *answer)
 {
 	long err = receive_until(receiving, answer);
 
+	if (err == -ETIMEDOUT && receiving->file->f_flags & O_NONBLOCK)
+		return -EAGAIN;
 	if (likely(err != -EINTR))
 		return err;
 	if (receiving->deadline == KTIME_MAX)
@@ -287,14 +289,9 @@ static long park(const struct receiving *receiving)
 
 static long receive(struct receiving *receiving, struct answer *answer)
 {
-	long err;
-
-	if (receiving->file->f_flags & O_NONBLOCK) {
-		receiving->deadline = 0;
-		err = go_on(receiving, answer);
-		return err == -ETIMEDOUT ? -EAGAIN : err;
-	}
-	receiving->deadline = stplr_deadline(receiving->arguments.timeout_ns);
+	receiving->deadline = receiving->file->f_flags & O_NONBLOCK ?
+				      0 :
+				      stplr_deadline(receiving->arguments.timeout_ns);
 	return go_on(receiving, answer);
 }
 

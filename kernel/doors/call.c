@@ -110,8 +110,8 @@ static int take_files(struct outgoing *outgoing, const struct stplr_door_part *p
 	if (part->file_count > arguments->received_room)
 		return -EOVERFLOW;
 	err = stplr_door_files_install(part->files, part->file_count,
-				       outgoing->sending.message->user, arguments->received,
-				       &given, &peer_error);
+				       part->door->user, arguments->received, &given,
+				       &peer_error);
 	if (!err)
 		err = peer_error;
 	if (err)

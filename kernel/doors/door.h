@@ -107,7 +107,7 @@ struct stplr_door *stplr_door_of_notice(struct stplr_item *item);
 void stplr_door_noticed(struct stplr_door *door);
 
 /**
- * stplr_door_sent() - look once more after a door that a call was queued for
+ * stplr_door_sent() - look once more after a door that a call was queued for, or put back
  * @door: the door; if it was revoked meanwhile, calls that nobody has received end
  */
 void stplr_door_sent(struct stplr_door *door);

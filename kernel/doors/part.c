@@ -48,7 +48,7 @@ void stplr_door_part_clear(struct stplr_message *message)
 	if (part->files && !(current->flags & PF_KTHREAD))
 		stplr_files_put(part->files, part->file_count);
 	else if (part->files)
-		stplr_files_leave(part->files, part->file_count, message->user, 0);
+		stplr_files_leave(part->files, part->file_count, part->door->user, 0);
 	part->files = NULL;
 	part->file_count = 0;
 	if (part->result)
@@ -142,8 +142,31 @@ static int fill(struct stplr_message *message, struct file *file, u64 from, size
 	return err;
 }
 
+/* In pages that are charged to nobody. *to: the file, if this succeeds. */
+static int make(struct stplr_message *message, u64 from, size_t size, struct file **to,
+		int *peer_error)
+{
+	struct file *file = shmem_file_setup("door-result", PAGE_ALIGN(size), STPLR_NO_VMA_FLAGS);
+	int err;
+
+	if (IS_ERR(file)) {
+		*peer_error = -ENOMEM;
+		return 0;
+	}
+	WRITE_ONCE(message->patience_ns, READ_ONCE(message->patience_ns) +
+		   (s64)(size / (STPLR_BATCH * PAGE_SIZE) * STPLR_PATIENCE_OF_BATCH_NS));
+	mapping_set_gfp_mask(file->f_mapping, (GFP_HIGHUSER & ~__GFP_DIRECT_RECLAIM) | __GFP_NOWARN);
+	err = fill(message, file, from, size, peer_error);
+	if (err || *peer_error)
+		fput(file);
+	else
+		*to = file;
+	return err;
+}
+
 int stplr_result_make(struct stplr_message *message, u64 from, size_t size, int *peer_error)
 {
+	struct stplr_user *server = message->of_door.door->user;
 	struct file *file;
 	int err;
 
@@ -155,23 +178,18 @@ int stplr_result_make(struct stplr_message *message, u64 from, size_t size, int 
 		*peer_error = -ENOMEM;
 		return 0;
 	}
-	*peer_error = stplr_door_part_charge(message, PAGE_ALIGN(size));
+	/* How long it takes is up to the server. */
+	*peer_error = stplr_user_charge(server, PAGE_ALIGN(size));
 	if (*peer_error)
 		return 0;
-	file = shmem_file_setup("door-result", PAGE_ALIGN(size), STPLR_NO_VMA_FLAGS);
-	if (IS_ERR(file)) {
-		*peer_error = -ENOMEM;
-		uncharge(message, PAGE_ALIGN(size));
-		return 0;
-	}
-	WRITE_ONCE(message->patience_ns, READ_ONCE(message->patience_ns) +
-		   (s64)(size / (STPLR_BATCH * PAGE_SIZE) * STPLR_PATIENCE_OF_BATCH_NS));
-	mapping_set_gfp_mask(file->f_mapping, (GFP_HIGHUSER & ~__GFP_DIRECT_RECLAIM) | __GFP_NOWARN);
-	err = fill(message, file, from, size, peer_error);
-	if (err || *peer_error) {
-		fput(file);
-		uncharge(message, PAGE_ALIGN(size));
+	err = make(message, from, size, &file, peer_error);
+	stplr_user_uncharge(server, PAGE_ALIGN(size));
+	if (err || *peer_error)
 		return err;
+	*peer_error = stplr_door_part_charge(message, PAGE_ALIGN(size));
+	if (*peer_error) {
+		fput(file);
+		return 0;
 	}
 	message->of_door.result = file;
 	message->of_door.result_size = size;

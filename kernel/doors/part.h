@@ -51,10 +51,10 @@ void stplr_door_part_put(struct stplr_message *message);
  * @message: the call, which the caller has claimed
  * @from: where it is in the caller's memory
  * @size: its bytes
- * @peer_error: -EDQUOT or -ENOMEM if the client may not hold as much
+ * @peer_error: -EDQUOT or -ENOMEM if the client, or the server's user meanwhile, may not hold as much
  *
- * The pages are a file that nobody has a descriptor of, charged to the client and its memory cgroup; those
- * that the bytes are in stay the caller's.
+ * The pages are a file that nobody has a descriptor of, in the client's memory cgroup; those that the bytes
+ * are in stay the caller's. It is charged to the server while it is made, to the client from then on.
  * Return: 0, -EFAULT, -EINTR.
  */
 int stplr_result_make(struct stplr_message *message, u64 from, size_t size, int *peer_error);

@@ -45,12 +45,30 @@ static int write_data(struct stplr_message *message, const struct stplr_door_ret
 	return length < 0 ? length : 0;
 }
 
+/* They count for the server until it is through with its own memory, which may take as long as it likes. */
+static int write_with_files(struct stplr_message *message, const struct stplr_door_return *arguments,
+			    int *peer_error)
+{
+	const size_t bytes = arguments->count * STPLR_FILE_COST;
+	struct stplr_user *server = message->of_door.door->user;
+	int err;
+
+	*peer_error = stplr_user_charge(server, bytes);
+	if (*peer_error)
+		return 0;
+	err = write_data(message, arguments, peer_error);
+	stplr_user_uncharge(server, bytes);
+	if (!err && !*peer_error)
+		*peer_error = stplr_door_part_charge(message, bytes);
+	return err;
+}
+
 static int write_all(struct stplr_message *message, const struct stplr_door_return *arguments,
 		     int *peer_error)
 {
 	struct stplr_door_part *part = &message->of_door;
 	struct file **files;
-	int err = 0;
+	int err;
 
 	if (arguments->count > STPLR_DOOR_FILES_MAX ||
 	    (part->bare && (arguments->size || arguments->count)))
@@ -60,10 +78,8 @@ static int write_all(struct stplr_message *message, const struct stplr_door_retu
 		return PTR_ERR(files);
 	part->files = files;
 	part->file_count = arguments->count;
-	if (arguments->count)
-		*peer_error = stplr_door_part_charge(message, arguments->count * STPLR_FILE_COST);
-	if (!*peer_error)
-		err = write_data(message, arguments, peer_error);
+	err = arguments->count ? write_with_files(message, arguments, peer_error) :
+				 write_data(message, arguments, peer_error);
 	if (*peer_error == -EDQUOT || *peer_error == -ENOMEM)
 		*peer_error = -EOVERFLOW;
 	return err;
@@ -131,6 +147,17 @@ static int drop_call(struct stplr_call *call, int why)
 	stplr_call_finish(call, why, &waker);
 	stplr_waker_run(&waker, true);
 	return -EAGAIN;
+}
+
+/* For what is wrong on the caller's side: the call is another's, unless the door was revoked meanwhile. */
+static void put_back(struct stplr_call *call)
+{
+	struct stplr_door *door = stplr_message_of(call)->of_door.door;
+
+	refcount_inc(&door->refs);
+	stplr_call_untake(call);
+	stplr_door_sent(door);
+	stplr_door_put(door);
 }
 
 static int put_received(struct serving *serving)
@@ -202,7 +229,7 @@ static int hand_over(struct serving *serving, struct stplr_call *call)
 			stplr_door_files_close(&given);
 	}
 	if (err) {
-		stplr_call_untake(call);
+		put_back(call);
 		return err;
 	}
 	stplr_count(STPLR_COUNT_RECEIVES);
@@ -238,7 +265,7 @@ static int receive_call(struct serving *serving, struct stplr_call *call)
 	if (peer_error)
 		return drop_call(call, peer_error);
 	if (length < 0) {
-		stplr_call_untake(call);
+		put_back(call);
 		return length;
 	}
 	/* That the data cannot be read would have come first. */

@@ -105,6 +105,38 @@ static void a_server_that_fails_to_answer_has_a_notice_too(void)
 	OK(pthread_join(thread, NULL));
 }
 
+static void *fail_to_receive(void *pool)
+{
+	struct stplr_door_return arguments = { .room = (uintptr_t)held_memory, .room_size = 4096 };
+	char byte;
+
+	FAILS(EFAULT, ioctl((int)(intptr_t)pool, STPLR_DOOR_RETURN, &arguments));
+	CHECK(read(seen[0], &byte, 1) == 0);
+	return NULL;
+}
+
+/* The thread that puts it back goes on, so it is not by its end that the call ends. */
+static void revoking_ends_what_is_put_back_later(void)
+{
+	int pool = new_pool(), door = new_door(pool), faults;
+	pthread_t thread;
+
+	need_userfaultfd();
+	OK(pipe2(seen, O_CLOEXEC));
+	pid_t client = CALLER(pool, IS(-EBADF, call_door(door, "ab", 2, NULL, 0)));
+
+	held_memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(held_memory != MAP_FAILED);
+	faults = watch(held_memory, 4096);
+	thread = start_serving(fail_to_receive, pool);
+	await_fault(faults);
+	OK(ioctl(door, STPLR_DOOR_REVOKE));
+	fail_fault(faults, held_memory, 4096);
+	join(client);
+	close(seen[1]);
+	OK(pthread_join(thread, NULL));
+}
+
 static void *serve_once(void *pool)
 {
 	struct serving serving = { .pool = (int)(intptr_t)pool };
@@ -267,7 +299,6 @@ static void its_clients_are_told(void (*run)(int pool))
 			IS(-EBADF, knock(door));
 			_exit(err == -EINTR);
 		});
-		await_ioctl(clients[i]);
 	}
 	/* One was served, and one was not. */
 	CHECK(waitpid(clients[0], &status, 0) == clients[0] && WIFEXITED(status));
@@ -397,6 +428,7 @@ static const struct test tests[] = {
 	{ "a door survives exec of its client", a_door_survives_exec_of_its_client },
 	{ "revoking ends those that wait, not those that are served",
 	  revoking_ends_those_that_wait_and_not_those_that_are_served },
+	{ "revoking ends what a thread puts back later", revoking_ends_what_is_put_back_later },
 	{ "a stopped client goes on waiting", a_stopped_client_goes_on_waiting },
 };
 

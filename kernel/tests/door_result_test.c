@@ -6,6 +6,7 @@
 
 #include "door.h"
 #include "seen.h"
+#include "watch.h"
 
 /* Sends back as many bytes as the first word of the call says, for ever. */
 static void *fill_room(void *pool)
@@ -134,6 +135,47 @@ static void a_result_counts_for_the_client_while_it_is_on_its_way(void)
 	IS(before, settled_bytes_of(4242));
 }
 
+enum { HELD = 1 << 20 };
+
+static char *held_memory;
+static long held_before;
+
+static void *answer_with_held_memory(void *pool)
+{
+	struct serving serving = { .pool = (int)(intptr_t)pool };
+	struct stplr_door_desc two[2] = { passed(0), passed(0) };
+
+	IS(0, serve(&serving));
+	held_before = bytes_of(4242);
+	serving.arguments.descriptors = (uintptr_t)two;
+	serving.arguments.count = 2;
+	IS(-EFAULT, answer(&serving, held_memory, HELD));
+	return NULL;
+}
+
+/* However long it takes: nothing that a server does with its own memory is held by its client. */
+static void a_result_counts_for_its_server_while_it_is_made(void)
+{
+	int pool = new_pool(), door = new_door(pool), faults;
+	pthread_t thread;
+
+	need_userfaultfd();
+	pid_t client = CALLER(pool, {
+		OK(setresuid(4242, 4242, 4242));
+		IS(-EINTR, knock(door));
+	});
+
+	held_memory = mmap(NULL, HELD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(held_memory != MAP_FAILED);
+	faults = watch(held_memory, HELD);
+	thread = start_serving(answer_with_held_memory, pool);
+	await_fault(faults);
+	IS(held_before, bytes_of(4242));
+	fail_fault(faults, held_memory, HELD);
+	OK(pthread_join(thread, NULL));
+	join(client);
+}
+
 /* A server that cannot give its answer gives another, and the client holds that alone. */
 static void a_result_that_fails_does_not_count(void)
 {
@@ -200,6 +242,8 @@ static const struct test tests[] = {
 	  a_server_does_not_end_by_its_limit_of_file_sizes },
 	{ "a result counts for the client while it is on its way",
 	  a_result_counts_for_the_client_while_it_is_on_its_way },
+	{ "a result counts for its server while it is made",
+	  a_result_counts_for_its_server_while_it_is_made },
 	{ "a result that fails does not count", a_result_that_fails_does_not_count },
 	{ "what a thread has no room for it reads", what_a_thread_has_no_room_for_it_reads },
 };

@@ -6,120 +6,16 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <linux/fuse.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 
+#include "door.h"
+#include "fuse.h"
 #include "new.h"
 #include "seen.h"
-
-#define FOLDER_OF_FILES "/tmp/fuse"
-#define SIZE 65536
-
-/* The file system: one file, whose first reads fail and whose further ones are never answered. */
-struct file_system {
-	int device;
-	int failures; /* to come */
-	bool holds; /* whoever closes it */
-};
-
-static void answer(const struct file_system *files, const struct fuse_in_header *in, int error,
-		   const void *bytes, size_t length)
-{
-	struct {
-		struct fuse_out_header header;
-		char bytes[256];
-	} out = { .header = { .error = -error, .unique = in->unique } };
-
-	CHECK(length <= sizeof(out.bytes));
-	if (length)
-		memcpy(out.bytes, bytes, length);
-	out.header.len = (uint32_t)(sizeof(out.header) + length);
-	CHECK(write(files->device, &out, out.header.len) == (ssize_t)out.header.len ||
-	      errno == ENOENT);
-}
-
-static struct fuse_attr attributes_of(uint64_t node)
-{
-	struct fuse_attr attributes = { .ino = node, .nlink = 1, .blksize = 4096 };
-
-	attributes.mode = node == FUSE_ROOT_ID ? S_IFDIR | 0755 : S_IFREG | 0644;
-	attributes.size = node == FUSE_ROOT_ID ? 0 : SIZE;
-	return attributes;
-}
-
-static void serve_one(struct file_system *files, const struct fuse_in_header *in)
-{
-	struct fuse_init_out init = { .major = FUSE_KERNEL_VERSION, .minor = 31, .max_write = 4096 };
-	struct fuse_entry_out entry = { .nodeid = 2, .attr_valid = 60, .entry_valid = 60 };
-	struct fuse_attr_out attributes = { .attr_valid = 60 };
-	struct fuse_open_out opened = { .fh = 1 };
-
-	switch (in->opcode) {
-	case FUSE_INIT:
-		answer(files, in, 0, &init, sizeof(init));
-		break;
-	case FUSE_LOOKUP:
-		entry.attr = attributes_of(2);
-		answer(files, in, 0, &entry, sizeof(entry));
-		break;
-	case FUSE_GETATTR:
-		attributes.attr = attributes_of(in->nodeid);
-		answer(files, in, 0, &attributes, sizeof(attributes));
-		break;
-	case FUSE_OPEN:
-		answer(files, in, 0, &opened, sizeof(opened));
-		break;
-	case FUSE_READ:
-		if (files->failures-- > 0)
-			answer(files, in, EIO, NULL, 0);
-		break;
-	case FUSE_FLUSH:
-		if (!files->holds)
-			answer(files, in, ENOSYS, NULL, 0);
-		break;
-	case FUSE_FORGET:
-	case FUSE_BATCH_FORGET:
-		break;
-	default:
-		answer(files, in, ENOSYS, NULL, 0);
-	}
-}
-
-static void *serve_files(void *argument)
-{
-	static char buffer[1 << 17];
-
-	while (read(((struct file_system *)argument)->device, buffer, sizeof(buffer)) > 0)
-		serve_one(argument, (const struct fuse_in_header *)buffer);
-	return NULL;
-}
-
-/* In a process of its own, so that whatever is stuck in the file system does not keep that. */
-static pid_t start_files_that(int failures, bool holds)
-{
-	struct file_system files = { .device = open("/dev/fuse", O_RDWR),
-				     .failures = failures,
-				     .holds = holds };
-	char options[80];
-
-	if (files.device < 0)
-		SKIP("this kernel has no FUSE");
-	mkdir(FOLDER_OF_FILES, 0700);
-	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", files.device);
-	OK(mount("fuse", FOLDER_OF_FILES, "fuse", 0, options));
-	pid_t server = fork();
-
-	if (server == 0)
-		serve_files(&files);
-	close(files.device);
-	return server;
-}
 
 static pid_t start_files(int failures)
 {
@@ -460,6 +356,68 @@ static void so_many_users_hold_up_no_other(void)
 	nap(100);
 }
 
+/* A server of another user that answers with such files, to all who call. */
+static pid_t server_with_files(int *door, uid_t user)
+{
+	int pair[2];
+
+	OK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	pid_t server = CLIENT(pair[1], 0, {
+		struct stplr_pool_create create = {};
+		struct stplr_door_desc files[FILES];
+		struct serving serving = {};
+		int device = open("/dev/door", O_RDWR);
+
+		for (int i = 0; i < FILES; i++) {
+			files[i] = passed(open(FOLDER_OF_FILES "/file", O_RDONLY));
+			CHECK(files[i].fd >= 0);
+		}
+		OK(setresuid(user, user, user));
+		serving.pool = ioctl(device, STPLR_POOL_CREATE, &create);
+		CHECK(serving.pool >= 0 && send_door(pair[0], new_door(serving.pool), 0));
+		for (;;) {
+			IS(0, serve(&serving));
+			serving.arguments.descriptors = (uintptr_t)files;
+			serving.arguments.count = FILES;
+		}
+	});
+
+	close(pair[0]);
+	*door = receive_door(pair[1], 0);
+	CHECK(*door >= 0);
+	return server;
+}
+
+static void a_servers_files_hold_up_none_of_its_client(void)
+{
+	enum { CLOSES = 8, USER = 4242 };
+	int channel = new_channel(0), connection = new_connection(channel, 0), pair[2], door;
+	pid_t files = start_files_that(0, true), server, other;
+	struct stplr_door_desc got[FILES];
+	char byte;
+
+	server = server_with_files(&door, USER);
+	OK(pipe(pair));
+	other = client_with_files(channel, connection, pair[1], 0);
+	close(pair[1]);
+	leave_room_for_some();
+	for (int i = 0; i < CLOSES; i++)
+		IS(-EMFILE, call_with(door, (struct stplr_door_call){ .received = (uintptr_t)got,
+								      .received_room = FILES }));
+	find_no_room(channel);
+	kill(other, SIGKILL);
+	waitpid(other, NULL, 0);
+	IS(0, read(pair[0], &byte, 1));
+	kill(files, SIGKILL);
+	waitpid(files, NULL, 0);
+	kill(server, SIGKILL);
+	waitpid(server, NULL, 0);
+	/* Until all of it is closed the module cannot go. */
+	close(door);
+	while (bytes_of(USER) > 0)
+		nap(10);
+}
+
 static void put_back(void)
 {
 	umount2(FOLDER_OF_FILES, MNT_DETACH);
@@ -478,6 +436,7 @@ int main(void)
 		{ "a server that has no room for files is not held by them",
 		  a_server_without_room_goes_on },
 		{ "nor are other users' files by those of many", so_many_users_hold_up_no_other },
+		{ "nor are a client's by those of its server", a_servers_files_hold_up_none_of_its_client },
 	};
 
 	return run_tests_and(put_back, tests, sizeof(tests) / sizeof(*tests));

@@ -13,6 +13,7 @@
 
 #include "old.h"
 #include "stop.h"
+#include "watch.h"
 
 #define GROUPS "/tmp/resume-groups"
 #define COLD GROUPS "/cold/"
@@ -113,7 +114,8 @@ static void a_message_is_received_after_many_stops(void)
 
 	for (int registered = 0; registered < 2; registered++) {
 		pid_t client = CLIENT(channel, connection, {
-			static char bytes[MUCH];
+			char *bytes = mmap(NULL, MUCH, PROT_READ | PROT_WRITE,
+					   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 			struct stplr_send send = { .send = stplr_bytes(bytes, MUCH),
 						   .timeout_ns = registered ? minute : forever };
 
@@ -123,6 +125,8 @@ static void a_message_is_received_after_many_stops(void)
 
 				CHECK(region >= 0);
 				send.send = stplr_registered((unsigned int)region, bytes, MUCH);
+				/* It is there as long as it is registered. */
+				OK(munmap(bytes, MUCH));
 			}
 			OK(stplr_send_full(connection, &send));
 		});
@@ -139,6 +143,41 @@ static void a_message_is_received_after_many_stops(void)
 		IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
 		join(client);
 	}
+}
+
+/* The message is dropped, for its sender has left, while a stop is to come. */
+static void a_receive_that_does_not_wait_ends_with_EAGAIN(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0), told[2], faults, status;
+	struct uffdio_zeropage page = { .range = { .len = 4096 } };
+	char *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct stplr_receive received;
+
+	need_userfaultfd();
+	CHECK(memory != MAP_FAILED);
+	OK(pipe(told));
+	OK(fcntl(channel, F_SETFL, O_NONBLOCK));
+	pid_t sender = CLIENT(channel, connection, stplr_send(connection, "a", 1, NULL, 0, NULL));
+
+	await_blocked(sender, "SEND");
+	pid_t receiver = CLIENT(connection, 0, {
+		faults = watch(memory, 4096);
+		CHECK(write(told[1], &faults, sizeof(faults)) == sizeof(faults));
+		IS(-EAGAIN, stplr_receive(channel, memory, 4096, minute, &received));
+	});
+
+	CHECK(read(told[0], &faults, sizeof(faults)) == sizeof(faults));
+	faults = (int)syscall(SYS_pidfd_getfd, syscall(SYS_pidfd_open, receiver, 0), faults, 0);
+	CHECK(faults >= 0);
+	await_fault(faults);
+	OK(kill(sender, SIGKILL));
+	CHECK(waitpid(sender, NULL, 0) == sender);
+	OK(kill(receiver, SIGSTOP));
+	page.range.start = (uintptr_t)memory;
+	OK(ioctl(faults, UFFDIO_ZEROPAGE, &page));
+	CHECK(waitpid(receiver, &status, WUNTRACED) == receiver && WIFSTOPPED(status));
+	go_on(receiver);
+	join(receiver);
 }
 
 static void a_deadline_stays_where_it_was(void)
@@ -346,6 +385,8 @@ static const struct test tests[] = {
 	{ "clients that are stopped go on", clients_that_are_stopped_go_on },
 	{ "so do they with long messages", long_messages_go_on_too },
 	{ "a message is received after many stops", a_message_is_received_after_many_stops },
+	{ "a receive that does not wait ends with EAGAIN, also after a stop",
+	  a_receive_that_does_not_wait_ends_with_EAGAIN },
 	{ "a deadline stays where it was", a_deadline_stays_where_it_was },
 	{ "servers that are stopped go on", servers_that_are_stopped_go_on },
 	{ "of a stop nobody is told", on_channels_that_unblock_nobody_is_told },
