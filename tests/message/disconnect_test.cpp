@@ -83,10 +83,10 @@ TEST(MessageDisconnect, WhatIsNotReceivedIsNotSaidToBe) {
       farcall_timeout(std::chrono::nanoseconds(12ms).count());
       return farcall_send_one_way(twice.connection, "x", 1);
     });
-    ASSERT_TRUE(sender.sleeps());
+    std::this_thread::sleep_for(4ms);  // it may have begun or not, and even be over
     EXPECT_EQ(farcall_disconnect(twice.connection), 0);
     const int error = sender.error();
-    EXPECT_TRUE(error == ESRCH || error == ETIMEDOUT) << error;
+    EXPECT_TRUE(error == ESRCH || error == ETIMEDOUT || error == EBADF) << error;
     char byte = 0;
     farcall_timeout(0);
     EXPECT_EQ(farcall_receive(channel.id, &byte, 1, nullptr), -1);
