@@ -34,8 +34,15 @@ constexpr int kMostMarked = 1 << 20;
 std::atomic<std::uint64_t> marks[kMostMarked / 64];
 std::atomic<int> highest_mark{0};
 
-void mark(int fd) noexcept {
+// Which file each of them is of: the program may have closed it by a system call of its own, or in
+// a library, and have the number for another one. Of those beyond that is not known.
+constexpr int kMostKnown = 1 << 16;
+std::atomic<std::uint32_t> inodes[kMostKnown];
+
+void mark(int fd, std::uint64_t inode) noexcept {
   if (fd >= kMostMarked) return;
+  if (fd < kMostKnown)
+    inodes[fd].store(static_cast<std::uint32_t>(inode), std::memory_order_relaxed);
   marks[fd / 64].fetch_or(std::uint64_t{1} << fd % 64, std::memory_order_relaxed);
   int highest = highest_mark.load(std::memory_order_relaxed);
   while (highest < fd &&
@@ -99,6 +106,17 @@ std::uint64_t inode_of(int fd) noexcept {
   if (::syscall(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) != 0) status.st_ino = 0;
   errno = before;
   return status.st_ino;
+}
+
+bool is_marked(int fd) noexcept {
+  if (fd < 0 || fd >= kMostMarked) return false;
+  // acquire: pairs with the release in unmark(): who does not find it marked finds it being closed.
+  return (marks[fd / 64].load(std::memory_order_acquire) >> fd % 64 & 1) != 0;
+}
+
+bool is_what_was_marked(int fd) noexcept {
+  return fd >= kMostKnown ||
+         static_cast<std::uint32_t>(inode_of(fd)) == inodes[fd].load(std::memory_order_relaxed);
 }
 
 // Sockets that are just being closed: their numbers are not marked any more, because somebody else
@@ -185,7 +203,8 @@ void leave_parents_things() noexcept {
   const int last = highest_mark.exchange(0, std::memory_order_relaxed) / 64;
   for (int word = 0; word <= last; ++word) {
     std::uint64_t bits = marks[word].exchange(0, std::memory_order_relaxed);
-    for (; bits != 0; bits &= bits - 1) ::close(word * 64 + __builtin_ctzll(bits));
+    for (; bits != 0; bits &= bits - 1)
+      if (const int fd = word * 64 + __builtin_ctzll(bits); is_what_was_marked(fd)) ::close(fd);
   }
   forking = 0;
   making = here.makes ? 1 : 0;
@@ -252,7 +271,7 @@ PrivateFd::PrivateFd(UniqueFd fd) noexcept
     : fd_(beyond_standard_streams(std::move(fd))),
       generation_(generation()),
       inode_(fd_ ? inode_of(fd_.get()) : 0) {
-  if (fd_) mark(fd_.get());
+  if (fd_) mark(fd_.get(), inode_);
 }
 
 PrivateFd& PrivateFd::operator=(PrivateFd&& other) noexcept {
@@ -286,14 +305,10 @@ void PrivateFd::reset() noexcept {
   closing->taken.store(false, std::memory_order_release);
 }
 
-bool is_kept(int fd) noexcept {
-  if (fd < 0 || fd >= kMostMarked) return false;
-  // acquire: pairs with the release in unmark(): who does not find it marked finds it being closed.
-  return (marks[fd / 64].load(std::memory_order_acquire) >> fd % 64 & 1) != 0;
-}
+bool is_kept(int fd) noexcept { return is_marked(fd) && is_what_was_marked(fd); }
 
 void give_up_number(int fd) noexcept {
-  if (is_kept(fd)) unmark(fd);
+  if (is_marked(fd)) unmark(fd);
 }
 
 bool is_private(int fd) noexcept {

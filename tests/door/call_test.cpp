@@ -448,7 +448,10 @@ TEST(DoorCall, GoesOnWhereTheClientHasClosedAllElse) {
         EXPECT_EQ(reply.data, "after");
       }
       ::close(door);
-      for (const int fd : own) EXPECT_GE(::fcntl(fd, F_GETFD), 0) << fd;
+      in_child([&] {
+        for (const int fd : own) EXPECT_GE(::fcntl(fd, F_GETFD), 0) << fd << ", in a child";
+      });
+      for (const int fd : own) EXPECT_EQ(::close(fd), 0) << fd;
     });
 }
 
