@@ -6,8 +6,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +17,7 @@
 #include <new>
 #include <utility>
 
+#include "farcall/observe.hpp"
 #include "wait/counts_handler.hpp"
 
 namespace farcall::process {
@@ -98,16 +97,6 @@ std::uint64_t cookie_of(int fd) noexcept {
   return cookie;
 }
 
-// Which file it is of, among those that are open; 0 for what is none. Keeps errno.
-std::uint64_t inode_of(int fd) noexcept {
-  const int before = errno;
-  struct stat status {};
-  // By number: a function of that name may be one that the library stands in front of.
-  if (::syscall(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) != 0) status.st_ino = 0;
-  errno = before;
-  return status.st_ino;
-}
-
 bool is_marked(int fd) noexcept {
   if (fd < 0 || fd >= kMostMarked) return false;
   // acquire: pairs with the release in unmark(): who does not find it marked finds it being closed.
@@ -115,8 +104,8 @@ bool is_marked(int fd) noexcept {
 }
 
 bool is_what_was_marked(int fd) noexcept {
-  return fd >= kMostKnown ||
-         static_cast<std::uint32_t>(inode_of(fd)) == inodes[fd].load(std::memory_order_relaxed);
+  return fd >= kMostKnown || static_cast<std::uint32_t>(observe::inode_of(fd)) ==
+                                 inodes[fd].load(std::memory_order_relaxed);
 }
 
 // Sockets that are just being closed: their numbers are not marked any more, because somebody else
@@ -270,7 +259,7 @@ NoFork::~NoFork() {
 PrivateFd::PrivateFd(UniqueFd fd) noexcept
     : fd_(beyond_standard_streams(std::move(fd))),
       generation_(generation()),
-      inode_(fd_ ? inode_of(fd_.get()) : 0) {
+      inode_(fd_ ? observe::inode_of(fd_.get()) : 0) {
   if (fd_) mark(fd_.get(), inode_);
 }
 
@@ -285,7 +274,7 @@ PrivateFd& PrivateFd::operator=(PrivateFd&& other) noexcept {
 }
 
 void PrivateFd::reset() noexcept {
-  if (is_here() && inode_of(fd_.get()) != inode_) {
+  if (is_here() && observe::inode_of(fd_.get()) != inode_) {
     (void)release().release();
     return;
   }
