@@ -41,3 +41,7 @@ Function* next() noexcept {
 }
 
 }  // namespace farcall::interpose
+
+// Other libraries ask for a version of the C library's functions; only a symbol without one stands
+// in front of those, too. It is exported whatever the library's list of symbols says.
+#define FARCALL_WITHOUT_VERSION(function) __asm__(".symver " #function ", " #function "@@@")

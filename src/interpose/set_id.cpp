@@ -4,8 +4,7 @@
 // opened them: those that were opened before are used no more.
 //
 // Not seen are system calls of the program's own, also those that change one thread alone. Seen is
-// what other libraries call: they ask for a version of the C library's, which only a symbol without
-// one stands in front of.
+// what other libraries call.
 #include <dlfcn.h>
 #include <grp.h>
 #include <unistd.h>
@@ -85,7 +84,6 @@ int initgroups(const char* user, gid_t group) {
   return changing_identity<"initgroups">(user, group);
 }
 
-#define FARCALL_WITHOUT_VERSION(function) __asm__(".symver " #function ", " #function "@@@")
 FARCALL_WITHOUT_VERSION(setuid);
 FARCALL_WITHOUT_VERSION(seteuid);
 FARCALL_WITHOUT_VERSION(setreuid);

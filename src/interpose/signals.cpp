@@ -189,6 +189,15 @@ Plain sysv_signal(int number, Plain disposition) noexcept __attribute__((alias("
 Plain ssignal(int number, Plain disposition) noexcept __attribute__((alias("signal")));
 Plain bsd_signal(int number, Plain disposition) noexcept __attribute__((alias("signal")));
 
+FARCALL_WITHOUT_VERSION(sigaction);
+FARCALL_WITHOUT_VERSION(__sigaction);
+FARCALL_WITHOUT_VERSION(signal);
+FARCALL_WITHOUT_VERSION(sigset);
+FARCALL_WITHOUT_VERSION(__sysv_signal);
+FARCALL_WITHOUT_VERSION(sysv_signal);
+FARCALL_WITHOUT_VERSION(ssignal);
+FARCALL_WITHOUT_VERSION(bsd_signal);
+
 }  // extern "C"
 
 #else

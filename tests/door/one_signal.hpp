@@ -58,11 +58,12 @@ class Lonely {
   static constexpr bool kPossible = false;
 #endif
 
-  explicit Lonely(bool restart) {
+  using Install = int(int, const struct sigaction*, struct sigaction*);
+  explicit Lonely(bool restart, Install* install = ::sigaction) {
     struct sigaction action {};
     action.sa_sigaction = [](int, siginfo_t*, void* context) { on_readable(context); };
     action.sa_flags = SA_SIGINFO | (restart ? SA_RESTART : 0);
-    EXPECT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
+    EXPECT_EQ(install(SIGUSR1, &action, nullptr), 0);
   }
 
   // In each round does `call`, which is given the library's function of that name and returns

@@ -4,10 +4,12 @@
 #include <door.h>
 #include <sys/syscall.h>
 
+#include "door/one_signal.hpp"
 #include "forbidden_call.hpp"
 #include "message/channel.hpp"
 
 extern "C" int become_by_another_library(uid_t user);
+extern "C" farcall::door::test::Lonely::Install handle_by_another_library;
 
 namespace farcall::message::test {
 namespace {
@@ -79,6 +81,28 @@ TEST(DoorsAndMessages, KnowBothWhoTheyHaveBecome) {
 
 TEST(DoorsAndMessages, KnowBothWhoTheyHaveBecomeByAnotherLibrary) {
   expect_to_be_known([](uid_t user) { return become_by_another_library(user) == 0; });
+}
+
+TEST(DoorsAndMessages, AreBothInterruptedByTheHandlersOfAnotherLibrary) {
+  FARCALL_SKIP_WITHOUT_WRAPPERS();
+  using door::test::Lonely;
+  if (!Lonely::kPossible) GTEST_SKIP() << "nobody has said where a handler interrupts a thread";
+  Lonely lonely(true, handle_by_another_library);
+  const Channel channel;
+  using Receive = std::int64_t(int, void*, std::size_t, farcall_info*);
+  EXPECT_EQ(
+      lonely.count_lost<Receive>(door::test::signal_rounds() / 6, "farcall_receive", EINTR,
+                                 [&](auto* function) {
+                                   return function(channel.id, nullptr, 0, nullptr) < 0 ? errno : 0;
+                                 }),
+      0);
+  // Nobody serves a private pool that no thread has been bound to.
+  ::door_server_create([](door_info_t*) {});
+  const int door = ::door_create(echo, nullptr, DOOR_PRIVATE);
+  EXPECT_EQ(lonely.count_lost<decltype(::door_call)>(
+                door::test::signal_rounds() / 6, "door_call", EAGAIN,
+                [&](auto* function) { return function(door, nullptr) < 0 ? errno : 0; }),
+            0);
 }
 
 }  // namespace
