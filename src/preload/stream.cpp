@@ -120,7 +120,10 @@ Sender::Way Sender::way(const Ring& ring) noexcept {
 
 std::size_t Sender::put(const Ring& ring, Span& from) noexcept {
   const std::size_t wanted = from.left();
-  if (tail_ + wanted > restart_at_) [[unlikely]]
+  // Both sides pay for that, so for long ones it is done less often.
+  constexpr std::uint64_t kLeastBetween = 8;
+  const std::uint64_t longer = wanted > kFirstPages / kLeastBetween ? kLeastBetween * wanted : 0;
+  if (tail_ + wanted > restart_at_ + longer) [[unlikely]]
     restart(ring);
   std::size_t free = ring.size - static_cast<std::size_t>(tail_ - head_seen_);
   if (free < wanted) free = ring.size - unread(ring);
@@ -356,14 +359,24 @@ std::size_t Receiver::segments(const Ring& ring, std::span<Segment> to) const no
   return count;
 }
 
+// Who took for news what is none would look, find nothing and sleep; the sender, which is about to
+// publish, would have to use the kernel.
 bool Receiver::may_have_news(const Ring& ring) const noexcept {
-  if ((ring.control->tail.load(std::memory_order_relaxed) & ~kFlags) != head_) return true;
+  // The first bytes come while the word is on its way that tells of them, not after it.
+  constexpr std::uint64_t kAhead = 256;
+  for (std::uint64_t ahead = 0; ahead < kAhead; ahead += kLine)
+    __builtin_prefetch(ring.bytes + ((head_ + ahead) & (ring.size - 1)));
+  // A sender that has moved both on has put nothing there yet. acquire: the head is looked at after
+  // the tail.
+  const std::uint64_t tail = ring.control->tail.load(std::memory_order_acquire) & ~kFlags;
+  if (tail != head_ && tail != ring.control->head.load(std::memory_order_relaxed)) return true;
   const std::uint64_t made = ring.control->marks_made.load(std::memory_order_relaxed);
   if (made == marks_done_) return false;
-  // In an open segment: has it been closed, or has the kernel got more?
-  return made != marks_done_ + 1 ||
-         ring.control->marks[marks_done_ % kMarks].to.load(std::memory_order_relaxed) != kOpenEnd ||
-         kernel_has_more(ring);
+  if (made != marks_done_ + 1) return true;
+  const std::uint64_t to =
+      ring.control->marks[marks_done_ % kMarks].to.load(std::memory_order_relaxed);
+  // A segment that has been closed where this side is: the sender is back at the ring.
+  return to == kOpenEnd ? kernel_has_more(ring) : to != kernel_taken_;
 }
 
 void Receiver::peek(const Ring& ring, std::uint64_t position, Span& to, std::size_t size) noexcept {

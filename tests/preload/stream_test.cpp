@@ -48,6 +48,40 @@ TEST(Stream, GoesBackToTheKernelWhenTheReceiverSleeps) {
   EXPECT_EQ(stream.receive(), "ring kernel ring again");
 }
 
+// Who looks in vain on that account sleeps, and the sender cannot publish.
+TEST(Stream, IsNoNewsWhereTheSenderIsOnlyAboutToPublish) {
+  Stream stream(16384);
+  EXPECT_EQ(stream.send("by kernel"), 9);
+  EXPECT_TRUE(stream.receiver.may_have_news(stream.ring));
+  EXPECT_EQ(stream.receive(), "by kernel");
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_FALSE(stream.receiver.may_have_news(stream.ring));
+  // It has come back to the ring.
+  EXPECT_EQ(stream.sender.way(stream.ring), Sender::Way::ring);
+  EXPECT_FALSE(stream.receiver.may_have_news(stream.ring));
+  const std::string pages(5000, 'p');
+  EXPECT_EQ(stream.send(pages), static_cast<ssize_t>(pages.size()));
+  EXPECT_TRUE(stream.receiver.may_have_news(stream.ring));
+  EXPECT_TRUE(stream.receive() == pages);
+  // It begins the ring anew.
+  const std::uint64_t before = stream.ring.control->head;
+  Span none(nullptr, 0);
+  EXPECT_EQ(stream.sender.put(stream.ring, none), 0U);
+  EXPECT_GT(stream.ring.control->head, before);
+  EXPECT_FALSE(stream.receiver.may_have_news(stream.ring));
+  stream.send("x");
+  EXPECT_TRUE(stream.receiver.may_have_news(stream.ring));
+  EXPECT_EQ(stream.receive(), "x");
+  // What is left in the kernel is news.
+  stream.receiver.watch(stream.ring);
+  stream.send("kernel");
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_TRUE(stream.receiver.may_have_news(stream.ring));
+  EXPECT_EQ(stream.sender.way(stream.ring), Sender::Way::ring);
+  EXPECT_TRUE(stream.receiver.may_have_news(stream.ring));
+  EXPECT_EQ(stream.receive(), "kernel");
+}
+
 // A stream whose receiver is about to leave, or only waits for the kernel. Returns whether what was
 // sent stands in the ring nevertheless.
 bool writes_into(Stream& stream, std::uint64_t handback, const std::string& text) {
