@@ -85,6 +85,14 @@ void cancellation_point(const Side& side) {
   if (side.accelerated()) ::pthread_testcancel();
 }
 
+// The same for calls on datagrams, of which memory may have one each time.
+UdpSocket* udp_called(int fd) {
+  UdpSocket* const udp = find_udp(fd);
+  if (udp != nullptr) [[unlikely]]
+    ::pthread_testcancel();
+  return udp;
+}
+
 // What these flags ask for on TCP the kernel does not know of unix streams; and who looks at bytes
 // there does not wait for all of them. Of packets all there is comes at once.
 ssize_t receive_unix(Side& side, Call whole) {
@@ -228,7 +236,7 @@ ssize_t send_stream(Side& side, const Call& whole) {
 ssize_t receive_one(int fd, msghdr* message, int flags, bool is_rest) {
   Side* const side = find_side(fd);
   if (side == nullptr || is_bad_call(message, flags)) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
+    UdpSocket* const udp = udp_called(fd);
     if (udp == nullptr || is_bad_call(message, flags)) [[likely]]
       return real::next<"recvmsg", Recvmsg>()(fd, message, flags);
     return udp_receive(*udp, fd, *message, flags);
@@ -243,7 +251,7 @@ ssize_t send_one(int fd, const msghdr* message, int flags, bool is_rest) {
   Side* const side = find_side(fd);
   if (side == nullptr || is_bad_call(message, flags) ||
       is_bad_name(message->msg_name, message->msg_namelen)) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
+    UdpSocket* const udp = udp_called(fd);
     if (udp == nullptr || is_bad_call(message, flags)) [[likely]]
       return next(fd, message, flags);
     return udp_send(*udp, fd, *message, flags);
@@ -268,7 +276,7 @@ ssize_t recv(int fd, void* buffer, size_t size, int flags) {
   Recv* const next = real::next<"recv", Recv>();
   Side* const side = find_side(fd);
   if (side == nullptr) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
+    UdpSocket* const udp = udp_called(fd);
     if (udp == nullptr) [[likely]]
       return next(fd, buffer, size, flags);
     const iovec part = part_of(buffer, size);
@@ -283,7 +291,7 @@ ssize_t recvfrom(int fd, void* buffer, size_t size, int flags, sockaddr* from,
                  socklen_t* from_size) {
   Side* const side = find_side(fd);
   if (side == nullptr) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
+    UdpSocket* const udp = udp_called(fd);
     if (udp == nullptr || is_bad_optional(from) || (from != nullptr && is_no_address(from_size)))
         [[likely]]
       return real::next<"recvfrom", Recvfrom>()(fd, buffer, size, flags, from, from_size);
@@ -300,7 +308,7 @@ ssize_t read(int fd, void* buffer, size_t size) {
   Read* const next = real::next<"read", Read>();
   Side* const side = find_side(fd);
   if (side == nullptr || is_bad_length(size)) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
+    UdpSocket* const udp = udp_called(fd);
     if (udp == nullptr) [[likely]]
       return next(fd, buffer, size);
     const iovec part = part_of(buffer, size);
@@ -316,7 +324,7 @@ ssize_t read(int fd, void* buffer, size_t size) {
 ssize_t readv(int fd, const iovec* parts, int count) {
   Readv* const next = real::next<"readv", Readv>();
   Side* const side = find_side(fd);
-  UdpSocket* const udp = side == nullptr ? find_udp(fd) : nullptr;
+  UdpSocket* const udp = side == nullptr ? udp_called(fd) : nullptr;
   if ((side == nullptr && udp == nullptr) || is_bad_vector(parts, count)) [[likely]]
     return next(fd, parts, count);
   if (moves_nothing(fd, parts, static_cast<std::size_t>(count))) return next(fd, parts, count);
@@ -329,7 +337,7 @@ ssize_t send(int fd, const void* buffer, size_t size, int flags) {
   Send* const next = real::next<"send", Send>();
   Side* const side = find_side(fd);
   if (side == nullptr) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
+    UdpSocket* const udp = udp_called(fd);
     if (udp == nullptr) [[likely]]
       return next(fd, buffer, size, flags);
     const iovec part = part_of(buffer, size);
@@ -346,7 +354,7 @@ ssize_t sendto(int fd, const void* buffer, size_t size, int flags, const sockadd
   Sendto* const next = real::next<"sendto", Sendto>();
   Side* const side = find_side(fd);
   if (side == nullptr || is_bad_name(to, to_size)) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
+    UdpSocket* const udp = udp_called(fd);
     if (udp == nullptr) [[likely]]
       return next(fd, buffer, size, flags, to, to_size);
     const iovec part = part_of(buffer, size);
@@ -368,7 +376,7 @@ ssize_t write(int fd, const void* buffer, size_t size) {
   Write* const next = real::next<"write", Write>();
   Side* const side = find_side(fd);
   if (side == nullptr || is_bad_length(size)) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
+    UdpSocket* const udp = udp_called(fd);
     if (udp == nullptr) [[likely]]
       return next(fd, buffer, size);
     const iovec part = part_of(buffer, size);
@@ -382,7 +390,7 @@ ssize_t write(int fd, const void* buffer, size_t size) {
 ssize_t writev(int fd, const iovec* parts, int count) {
   Readv* const next = real::next<"writev", Readv>();
   Side* const side = find_side(fd);
-  UdpSocket* const udp = side == nullptr ? find_udp(fd) : nullptr;
+  UdpSocket* const udp = side == nullptr ? udp_called(fd) : nullptr;
   if ((side == nullptr && udp == nullptr) || is_bad_vector(parts, count)) [[likely]]
     return next(fd, parts, count);
   if (moves_nothing(fd, parts, static_cast<std::size_t>(count))) return next(fd, parts, count);

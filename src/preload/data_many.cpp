@@ -171,6 +171,7 @@ int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* tim
       is_bad_time(timeout)) [[likely]]
     return real::next<"recvmmsg", Recvmmsg>()(fd, messages, count, flags, timeout);
   if (side != nullptr) return receive_many(fd, *side, messages, count, flags, timeout);
+  ::pthread_testcancel();
   return udp_receive_many(*udp, fd, messages, count, flags, timeout);
 }
 

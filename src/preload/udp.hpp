@@ -84,6 +84,7 @@ struct InFlow {
   enum State : std::uint8_t { kFree, kUsed, kEnding };
   State state;
   bool began;  // the kernel's queue has been seen empty since it was taken
+  bool heard;  // one of its datagrams has come by the kernel since: no packet filter is against it
   bool counted;
   bool owed_in_vain;  // what its sender said to be in the kernel was waited for, and did not come
   Endpoint from;
@@ -262,6 +263,8 @@ std::uint32_t udp_last_senders_processor(const UdpSocket& socket) noexcept;
 void udp_give_back(UdpSocket& socket) noexcept;
 // Nothing more comes from this sender.
 void udp_end_in(UdpSocket& socket, InFlow& flow) noexcept;
+// The same, unless something has been added since it was looked at.
+void udp_end_if_read(UdpSocket& socket, InFlow& flow) noexcept;
 // Nor is anything put into its memory; what is there is still read.
 void udp_let_end(InFlow& flow) noexcept;
 

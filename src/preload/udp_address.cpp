@@ -73,7 +73,10 @@ bool udp_is_local(const Endpoint& endpoint) noexcept {
   static constinit std::array<std::atomic<std::uint64_t>, kPlaces> known{};
   static constinit std::atomic<std::uint64_t> replaced_at{0};
   if (udp_is_v4(endpoint)) {
-    if (endpoint.address[12] == 127) return true;
+    // The last one is for all who listen.
+    constexpr std::array<std::uint8_t, 4> kForAll = {127, 255, 255, 255};
+    if (endpoint.address[12] == 127)
+      return !std::equal(kForAll.begin(), kForAll.end(), endpoint.address.begin() + 12);
   } else if (endpoint.address[0] == 0xff ||
              (endpoint.address[0] == 0xfe && (endpoint.address[1] & 0xc0) == 0x80)) {
     return false;  // a group, or an address of one link, which means nothing without that

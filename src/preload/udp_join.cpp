@@ -162,7 +162,10 @@ void udp_give_up_joining(UdpSocket& socket) noexcept {
 }
 
 void udp_join(UdpSocket& socket, int fd, Target& target) noexcept {
-  if (!acceleration_is_permitted()) return udp_leave(socket);
+  if (!acceleration_is_permitted()) {
+    target.state = Target::kKernel;
+    return;
+  }
   Joining& joining = socket.joining;
   if (joining.connection >= 0 && joining.target != &target) {
     if (++joining.looks >= kMostLooks) udp_give_up_joining(socket);

@@ -26,7 +26,7 @@ void end_gone(UdpSocket& socket, bool also_dead) noexcept {
     if (flow.receiver.looks_ready()) return;
     if (flow.receiver.sender_gone() || flow.state == InFlow::kEnding ||
         (also_dead && !is_reached(flow.to, flow.from, flow.sender_cookie)))
-      udp_end_in(socket, flow);
+      udp_end_if_read(socket, flow);
   });
 }
 
@@ -47,7 +47,9 @@ InFlow* take_flow(UdpSocket& socket, int fd, const ucred& peer, const Hello& hel
       !is_sound_ring(hello.ring_bytes) ||
       !is_sound_memory(passed.fds[0], kDatagramControlBytes + hello.ring_bytes) ||
       !settings().wants(hello.from, hello.to) ||
-      !is_reached(hello.from, hello.to, hello.receiver_cookie) ||
+      // A socket of all addresses is found under any, but sends from those of this machine.
+      udp_is_v4(hello.from) != udp_is_v4(hello.to) || !udp_is_local(hello.from) ||
+      !udp_is_local(hello.to) || !is_reached(hello.from, hello.to, hello.receiver_cookie) ||
       find_receiver(hello.to, hello.from, sender) != 0 || sender.cookie != hello.sender_cookie ||
       sender.uid != peer.uid || !is_witness_of(passed.fds[1], sender.inode))
     return nullptr;
@@ -63,7 +65,7 @@ InFlow* take_flow(UdpSocket& socket, int fd, const ucred& peer, const Hello& hel
     udp_uncount_flow();
     return nullptr;
   }
-  flow->began = flow->counted = false;
+  flow->began = flow->heard = flow->counted = false;
   flow->from = hello.from;
   flow->to = hello.to;
   flow->sender_cookie = hello.sender_cookie;

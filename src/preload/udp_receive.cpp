@@ -32,7 +32,7 @@ bool nonblocking(UdpSocket& socket, int fd, int flags) noexcept {
 // What has been read of flows to which nothing is added.
 void end_read_flows(UdpSocket& socket) noexcept {
   socket.each_in([&](InFlow& flow) {
-    if (!flow.receiver.looks_ready()) udp_end_in(socket, flow);
+    if (!flow.receiver.looks_ready()) udp_end_if_read(socket, flow);
   });
 }
 

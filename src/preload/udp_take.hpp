@@ -27,18 +27,19 @@ void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name, const ms
 // recvmsg() of the kernel, with the sender's address even where the program does not want it.
 template <class Call>
 ssize_t named_receive(msghdr& message, sockaddr_in6& name, Call call) noexcept {
-  void* const wanted = message.msg_name;
-  const socklen_t room = message.msg_namelen;
   name = {};
-  if (is_bad_optional(wanted)) return call(message);
-  message.msg_name = &name;
-  message.msg_namelen = sizeof name;
-  const ssize_t result = call(message);
-  message.msg_name = wanted;
-  if (wanted != nullptr && result >= 0)
-    std::memcpy(wanted, &name, std::min(room, message.msg_namelen));
-  else
-    message.msg_namelen = room;
+  if (is_bad_optional(message.msg_name)) return call(message);
+  // Not in the program's own: a handler may leave the call by a jump.
+  msghdr asked = message;
+  asked.msg_name = &name;
+  asked.msg_namelen = sizeof name;
+  const ssize_t result = call(asked);
+  if (result < 0) return result;
+  message.msg_controllen = asked.msg_controllen;
+  message.msg_flags = asked.msg_flags;
+  if (message.msg_name == nullptr) return result;
+  std::memcpy(message.msg_name, &name, std::min(message.msg_namelen, asked.msg_namelen));
+  message.msg_namelen = asked.msg_namelen;
   return result;
 }
 

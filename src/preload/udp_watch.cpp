@@ -39,7 +39,8 @@ void udp_unwatch_all(UdpSocket& socket, int fd) noexcept {
   bool allowed = false;
   for (std::size_t i = 0; i < socket.in_end; ++i) {
     InFlow& flow = socket.in[i];
-    if (flow.state != InFlow::kUsed || !flow.began || !flow.receiver.watched()) continue;
+    if (flow.state != InFlow::kUsed || !flow.began || !flow.heard || !flow.receiver.watched())
+      continue;
     if (!allowed && !(is_registered(fd) ? epoll_allows_wake_up(fd) : socket.waits_here)) return;
     allowed = true;
     flow.receiver.unwatch();
@@ -55,6 +56,11 @@ std::uint32_t udp_last_senders_processor(const UdpSocket& socket) noexcept {
   const std::size_t index = socket.last_in < socket.in_end ? socket.last_in : 0;
   if (socket.in_end == 0 || socket.in[index].state == InFlow::kFree) return 0;
   return socket.in[index].receiver.sender_processor();
+}
+
+void udp_end_if_read(UdpSocket& socket, InFlow& flow) noexcept {
+  flow.receiver.watch();  // nothing is added from now on
+  if (!flow.receiver.looks_ready()) udp_end_in(socket, flow);
 }
 
 void udp_end_in(UdpSocket& socket, InFlow& flow) noexcept {

@@ -18,6 +18,7 @@
 #include <string>
 #include <thread>
 
+#include "datagrams.hpp"
 #include "farcall/memory.hpp"
 #include "stream_pair.hpp"
 
@@ -205,6 +206,23 @@ TEST_F(Cancel, MayComeAtAnyTime) {
     EXPECT_TRUE(rest == "there" || rest == "(EAGAIN)") << rest;
   }
   pair_.talk(3);
+}
+
+// Datagrams from memory are received and sent without a call of the C library.
+TEST(CancelDatagrams, IsActedOnWhereTheCallWouldReturnAtOnce) {
+  constexpr std::size_t kReceiveDatagrams = 4;  // of kReceiving
+  const Awake pair;
+  const auto cancelled = [&](const Point& point) {
+    SCOPED_TRACE(point.name);
+    Thread thread(point, {.fd = pair.far.fd.get(), .set = -1}, false);
+    thread.cancel();
+    EXPECT_TRUE(thread.ends_cancelled());
+  };
+  for (std::size_t i = 0; i < kReceiveDatagrams; ++i) {
+    pair.near.send("there");
+    cancelled(kReceiving[i]);
+    EXPECT_EQ(pair.far.receive(MSG_DONTWAIT), "there");
+  }
 }
 
 }  // namespace

@@ -227,5 +227,31 @@ TEST(DatagramAddresses, KeepWhatWasSentToThemBefore) {
   sockets.expect_other();
 }
 
+// The kernel names one of those who listen, but all get it.
+TEST(DatagramAddresses, WhatIsForAllWhoListenReachesAll) {
+  const int yes = 1;
+  const Socket one("0.0.0.0");
+  ASSERT_EQ(::setsockopt(one.fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
+  const UniqueFd other(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::setsockopt(other.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
+  ASSERT_EQ(::bind(other.get(), reinterpret_cast<const sockaddr*>(&one.name), one.size), 0);
+  const UniqueFd sender(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::setsockopt(sender.get(), SOL_SOCKET, SO_BROADCAST, &yes, sizeof yes), 0);
+  sockaddr_in all{};
+  std::memcpy(&all, &one.name, sizeof all);
+  ASSERT_EQ(::inet_pton(AF_INET, "127.255.255.255", &all.sin_addr), 1);
+  ASSERT_EQ(::connect(sender.get(), reinterpret_cast<const sockaddr*>(&all), sizeof all), 0);
+  constexpr int kDatagrams = 60;
+  char byte = 0;
+  for (int i = 0; i < kDatagrams; ++i) {
+    ASSERT_EQ(::send(sender.get(), "x", 1, 0), 1);
+    ASSERT_EQ(poll_once(other.get(), 1000), POLLIN);
+    ASSERT_EQ(::recv(other.get(), &byte, 1, 0), 1);
+  }
+  int came = 0;
+  while (one.receive(MSG_DONTWAIT) == "x") ++came;
+  EXPECT_EQ(came, kDatagrams);
+}
+
 }  // namespace
 }  // namespace farcall::preload

@@ -73,11 +73,19 @@ class Claimant {
   // Whether it is believed that `shown` is the socket at the address of `claimed`, of which
   // datagrams come to the server.
   bool is_believed(const Socket& claimed, int shown) {
-    return is_believed(claimed, shown, server_, answer_.receiver_cookie);
+    return is_believed(claimed, shown, server_, answer_.receiver_cookie, cookie_of(claimed));
+  }
+  // The same, as one that sends from `address`.
+  bool is_believed_from(const char* address, const Socket& claimed, int shown) {
+    Socket pretended("127.0.0.1");
+    pretended.name = claimed.name;
+    auto* const name = reinterpret_cast<sockaddr_in*>(&pretended.name);
+    EXPECT_EQ(::inet_pton(AF_INET, address, &name->sin_addr), 1);
+    return is_believed(pretended, shown, server_, answer_.receiver_cookie, cookie_of(claimed));
   }
   // The same, to another receiver than the one that is asked.
   bool is_believed(const Socket& claimed, int shown, const Socket& to) {
-    return is_believed(claimed, shown, to, cookie_of(to));
+    return is_believed(claimed, shown, to, cookie_of(to), cookie_of(claimed));
   }
 
   static std::uint64_t cookie_of(const Socket& socket) {
@@ -88,7 +96,8 @@ class Claimant {
   }
 
  private:
-  bool is_believed(const Socket& claimed, int shown, const Socket& to, std::uint64_t receiver) {
+  bool is_believed(const Socket& claimed, int shown, const Socket& to, std::uint64_t receiver,
+                   std::uint64_t sender) {
     constexpr std::uint64_t kRing = 65536;
     const UniqueFd memory(
         static_cast<int>(::syscall(SYS_memfd_create, "farcall-udp", MFD_ALLOW_SEALING)));
@@ -109,8 +118,7 @@ class Claimant {
     struct {
       std::uint64_t magic, sender_cookie, receiver_cookie, ring_bytes;
       Address from, to;
-    } hello{answer_.magic, cookie_of(claimed),  receiver,
-            kRing,         address_of(claimed), address_of(to)};
+    } hello{answer_.magic, sender, receiver, kRing, address_of(claimed), address_of(to)};
     const std::string bytes(reinterpret_cast<const char*>(&hello), sizeof hello);
     EXPECT_EQ(send_with(connection_.get(), bytes, {memory.get(), shown}), std::ssize(bytes));
     const int before = shared_mappings();
@@ -154,6 +162,23 @@ TEST(DatagramCorners, OfWhoDoesNotHoldTheSocketAreNotShared) {
   const std::string path = "/proc/self/fd/" + std::to_string(victim.fd.get());
   const UniqueFd witness(::open(path.c_str(), O_PATH | O_CLOEXEC));
   EXPECT_TRUE(Claimant(server).is_believed(victim, witness.get()));
+}
+
+// A socket of all addresses is the kernel's answer for any, but nobody sends from one of another
+// machine.
+TEST(DatagramCorners, FromAnotherMachineAreNotShared) {
+  if (!preloaded()) GTEST_SKIP() << "without the library there is nobody to lie to";
+  const Socket server;
+  const Socket own("0.0.0.0");
+  const Stranger stranger;
+  for (int i = 0; i < 8; ++i) {
+    stranger.send_to(server, "x");
+    EXPECT_EQ(server.receive(), "x");
+  }
+  const std::string path = "/proc/self/fd/" + std::to_string(own.fd.get());
+  const UniqueFd witness(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  EXPECT_FALSE(Claimant(server).is_believed_from("192.0.2.1", own, witness.get()));
+  EXPECT_TRUE(Claimant(server).is_believed_from("127.0.0.1", own, witness.get()));
 }
 
 // Datagrams for one socket would come out of another.

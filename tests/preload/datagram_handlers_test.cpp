@@ -117,6 +117,31 @@ TEST(DatagramCorners, AReceiveCallCanBeLeftByAJump) {
   EXPECT_EQ(status, 0);
 }
 
+// What the call had put into the message in place of the program's own would still be there.
+TEST(DatagramCorners, AJumpLeavesTheMessageAsItWas) {
+  const int status = outcome_in_child([] {
+    const Two pair;
+    static sockaddr_in from;
+    static char bytes[8];
+    static iovec part{.iov_base = bytes, .iov_len = sizeof bytes};
+    static msghdr message;
+    message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_name = &from;
+    message.msg_namelen = sizeof from;
+    const Alarm alarm(jump, SA_NODEFER);
+    if (sigsetjmp(jump_to, 1) == 0) {
+      may_jump = 1;
+      ::recvmsg(pair.near.fd.get(), &message, 0);
+      return false;
+    }
+    Alarm::stop();
+    return message.msg_name == &from && message.msg_iov == &part;
+  });
+  EXPECT_EQ(status, 0);
+}
+
 TEST(DatagramCorners, OtherThreadsGoOnAfterAJumpOutOfAReceiveCall) {
   const int status = outcome_in_child([] {
     const Socket receiver;
