@@ -72,6 +72,8 @@ constexpr SystemCall kCalls[] = {
     {SYS_readlinkat, {AT_FDCWD, 0}},
     {SYS_getdents64, {kNone}},
     {SYS_epoll_ctl, {kNone}},
+    {SYS_close_range, {1, 0}},
+    {SYS_futex, {0, kNone}},
 };
 
 // Shared with a child that has this process's memory.

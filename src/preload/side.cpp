@@ -10,6 +10,7 @@
 #include <cstring>
 #include <new>
 
+#include "preload/close_apart.hpp"
 #include "preload/fork.hpp"
 #include "preload/handback.hpp"
 #include "preload/listeners.hpp"
@@ -298,10 +299,10 @@ void stay_in_process() noexcept {
 void stop_listening(Side& side) noexcept {
   if (side.listener_owner != own_pid()) return;  // a parent, which may still wait there
   if (side.listener >= 0) {
-    close_private(side.listener);
+    close_listener(side.listener);
     leave_listeners(side);
   }
-  if (side.guest >= 0) close_private(side.guest);
+  if (side.guest >= 0) close_visitor(side.guest);
   side.listener = -1;
   side.guest = -1;
 }

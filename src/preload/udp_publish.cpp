@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "preload/close_apart.hpp"
 #include "preload/diag.hpp"
 #include "preload/observed.hpp"
 #include "preload/permitted.hpp"
@@ -84,7 +85,7 @@ InFlow* take_flow(UdpSocket& socket, int fd, const ucred& peer, const Hello& hel
 }
 
 void close_guest(UdpSocket& socket) noexcept {
-  close_private(socket.guest);
+  close_visitor(socket.guest);
   socket.guest = -1;
 }
 
@@ -205,8 +206,8 @@ void udp_publish(UdpSocket& socket, int fd) noexcept {
 }
 
 void udp_close_listener(UdpSocket& socket) noexcept {
-  if (socket.listener >= 0) close_private(socket.listener);
-  if (socket.guest >= 0) close_private(socket.guest);
+  if (socket.listener >= 0) close_listener(socket.listener);
+  if (socket.guest >= 0) close_visitor(socket.guest);
   socket.listener = socket.guest = -1;
 }
 

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 
+#include "preload/close_apart.hpp"
 #include "preload/connection.hpp"
 #include "preload/kind.hpp"
 #include "preload/listeners.hpp"
@@ -187,11 +188,11 @@ void take_memory(int fd, Side& side) noexcept {
   Passed passed;
   ucred peer{};
   const bool trusted = peer_may_share(guest, peer);
-  const long got = receive_with(guest, &hello, sizeof hello, passed);
-  if (got == -EAGAIN && trusted) return;  // it is about to
-  close_private(guest);
+  const long got = trusted ? receive_with(guest, &hello, sizeof hello, passed) : -EPERM;
+  if (got == -EAGAIN) return;  // it is about to
+  close_visitor(guest);
   side.guest = -1;
-  if (!trusted || got < 0) return;  // somebody else; the right one may still come
+  if (got < 0) return;  // somebody else; the right one may still come
   const bool proven = hello.magic == Hello::kMagic && hello.connector_cookie == cookie_of(fd) &&
                       sought == 0 && found.cookie == hello.acceptor_cookie && found.uid == peer.uid;
   const std::uint64_t ring = hello.ring_bytes;

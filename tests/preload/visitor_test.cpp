@@ -14,11 +14,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <string>
 
 #include "children.hpp"
@@ -63,6 +65,7 @@ std::string meeting_name_of(int client) {
 struct Left {
   std::size_t ring = 65'536;  // a power of two
   bool is_sealed = true;
+  int instead = -1;  // of memory
 };
 
 void leave_memory(const std::string& name, int connector, int acceptor, std::uint64_t bytes,
@@ -88,12 +91,14 @@ void leave_memory(const std::string& name, int connector, int acceptor, std::uin
   std::uint64_t hello[] = {0x33504354'4C4C4143, cookie_of(acceptor), cookie_of(connector),
                            left.ring};
   const std::string said(reinterpret_cast<const char*>(hello), sizeof hello);
-  ASSERT_EQ(send_with(visitor.get(), said, {memory.get()}), std::ssize(said));
+  const int shown = left.instead < 0 ? memory.get() : left.instead;
+  ASSERT_EQ(send_with(visitor.get(), said, {shown}), std::ssize(said));
 }
 
 // How much memory a connection takes whose other end has no library, when somebody of that user
 // comes.
-int as_one_with_a_visitor(uid_t user, const Left& left = {}) {
+int as_one_with_a_visitor(
+    uid_t user, const Left& left = {}, const std::function<void()>& once_there = [] {}) {
   Address address;
   const UniqueFd listener = listen_on_loopback(address);
   const UniqueFd client = connect_to(address);
@@ -118,13 +123,48 @@ int as_one_with_a_visitor(uid_t user, const Left& left = {}) {
     leave_memory(name, client.get(), server.get(), 4 * kRounds, left);
     ::_exit(::testing::Test::HasFailure() ? 1 : 0);
   }
+  once_there();
   if (exit_status(visitor) != 0) return 101;
   // Where these go, if the visitor was believed, nobody reads.
   for (int i = 0; i < 60; ++i) EXPECT_EQ(send(client.get(), "ping"), "4");
   return shared_mappings("visitor");
 }
 
+// A socket whose last close waits for a minute, because nobody reads at the other end.
+struct Lingering {
+  Lingering() {
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    socklen_t size = sizeof name;
+    EXPECT_EQ(kernel(SYS_bind, listener.get(), &name, size), 0);
+    EXPECT_EQ(kernel(SYS_listen, listener.get(), 1), 0);
+    EXPECT_EQ(kernel(SYS_getsockname, listener.get(), &name, &size), 0);
+    EXPECT_EQ(kernel(SYS_connect, one.get(), &name, size), 0);
+    other.reset(static_cast<int>(kernel(SYS_accept4, listener.get(), 0, 0, SOCK_CLOEXEC)));
+    const std::string many(1 << 20, 'x');
+    while (kernel(SYS_sendto, one.get(), many.data(), many.size(), MSG_DONTWAIT, 0, 0) > 0)
+      continue;
+    const linger minute{.l_onoff = 1, .l_linger = 60};
+    EXPECT_EQ(kernel(SYS_setsockopt, one.get(), SOL_SOCKET, SO_LINGER, &minute, sizeof minute), 0);
+  }
+  static UniqueFd socket() {
+    return UniqueFd(static_cast<int>(kernel(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)));
+  }
+  UniqueFd listener = socket(), one = socket(), other;
+};
+
+// Closes it in the child that takes it along.
+int as_one_whose_visitor_leaves_what_lingers() {
+  Lingering lingering;
+  const int shown = lingering.one.get();
+  const auto close_own = [&] { kernel(SYS_close, lingering.one.release()); };
+  const auto start = std::chrono::steady_clock::now();
+  const int taken = as_one_with_a_visitor(4711, {.instead = shown}, close_own);
+  return std::chrono::steady_clock::now() - start < std::chrono::seconds(20) ? taken : 102;
+}
+
 [[gnu::constructor(65535)]] void play_one_visited() {
+  play_role("left what lingers", as_one_whose_visitor_leaves_what_lingers);
   play_role("visited by its user", [] { return as_one_with_a_visitor(::geteuid()); });
   play_role("visited by a stranger", [] { return as_one_with_a_visitor(4711); });
   play_role("left what may shrink",
@@ -141,6 +181,13 @@ TEST(Calls, MemoryIsTakenOnlyFromTheUserWhoHoldsTheOtherEnd) {
   const std::string anybody = "FARCALL_USERS=any";
   EXPECT_EQ(execute_as("visited by its user", {anybody}).status, 1);
   const Ended stranger = execute_as("visited by a stranger", {anybody});
+  EXPECT_EQ(stranger.status, 0) << stranger.said;
+}
+
+TEST(Calls, WhatAStrangerLeavesHoldsNobodyUp) {
+  if (!preloaded()) GTEST_SKIP() << "without the library nothing is taken from anybody";
+  if (::geteuid() != 0) GTEST_SKIP() << "only root becomes a stranger";
+  const Ended stranger = execute_as("left what lingers", {});
   EXPECT_EQ(stranger.status, 0) << stranger.said;
 }
 

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Closes the sockets of this library at which strangers come. Their names have no permissions, so
+// anybody may leave descriptors there, and the last close of some of those waits for as long as who
+// left them likes: of a TCP socket that lingers, of a file whose file system is a program.
+#pragma once
+
+namespace farcall::preload {
+
+// With who waits there.
+void close_listener(int listener) noexcept;
+// With what he has left.
+void close_visitor(int guest) noexcept;
+
+}  // namespace farcall::preload
