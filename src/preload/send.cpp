@@ -250,6 +250,15 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   return sent;
 }
 
+// The kernel has told of the end of the connection, but not to a call of the program.
+void keep_end(Side& side, int fd, int error) noexcept {
+  if (side.kind != Kind::tcp) return;  // unix streams tell such a sender nothing more
+  if (error == EPIPE)
+    keep_broken_pipe(side, fd);
+  else
+    keep_error(side, error);
+}
+
 ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   Span from(call.parts, call.count);
@@ -290,7 +299,11 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
     }
     bool cut = false;
     const ssize_t now = send_through_kernel(side, call, from, sent() == 0, cut, guard);
-    if (now <= 0) return sent() != 0 ? sent() : now;
+    if (now <= 0) {
+      if (sent() == 0) return now;
+      if (now < 0 && !is_gone(side, generation)) keep_end(side, call.fd, errno);
+      return sent();
+    }
     from.skip(static_cast<std::size_t>(now));
     if (from.left() == 0 || cut) return sent();
   }
