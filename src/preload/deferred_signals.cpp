@@ -46,8 +46,21 @@ bool must_wait(int number) noexcept {
          (bit(number) & (kFaults | kInternal)) == 0;
 }
 
+// While all but these are blocked one that is given all waits.
+constexpr std::uint64_t kOthers = ~(kFaults | kInternal);
+
+bool are_others_blocked(std::uint64_t mask) noexcept {
+  // The kernel never blocks these.
+  return (mask | bit(SIGKILL) | bit(SIGSTOP)) == kOthers;
+}
+
 void raise_again(int number) noexcept {
   kernel(SYS_tgkill, kernel(SYS_getpid), kernel(SYS_gettid), number);
+}
+
+void queue_again(int number, const siginfo_t& info) noexcept {
+  if (kernel(SYS_rt_tgsigqueueinfo, kernel(SYS_getpid), kernel(SYS_gettid), number, &info) < 0)
+    raise_again(number);
 }
 
 }  // namespace
@@ -62,13 +75,17 @@ void detail::deliver() noexcept {
     raise_again(number);
   }
   if (!waiting.informed) return;
-  waiting.informed = false;
-  section.waiting = false;
-  const std::uint64_t mask = waiting.mask_before;
-  const int number = waiting.info.si_signo;
-  if (kernel(SYS_rt_tgsigqueueinfo, kernel(SYS_getpid), kernel(SYS_gettid), number, &waiting.info) <
-      0)
-    raise_again(number);
+  std::uint64_t mask = 0;
+  kernel(SYS_rt_sigprocmask, SIG_SETMASK, &kOthers, &mask, kKernelMaskSize);
+  // A handler that came until here has had it delivered.
+  if (waiting.informed) {
+    waiting.informed = false;
+    section.waiting = false;
+    queue_again(waiting.info.si_signo, waiting.info);
+    // Others may not be blocked any more: where another handler was about to run when it came, that
+    // has ended since, and the mask that was before either is in force.
+    if (are_others_blocked(mask)) mask = waiting.mask_before;
+  }
   kernel(SYS_rt_sigprocmask, SIG_SETMASK, &mask, nullptr, kKernelMaskSize);
 }
 
@@ -94,13 +111,20 @@ bool before_handler(int number) noexcept {
 }
 
 bool before_handler(int number, siginfo_t* info, void* context) noexcept {
-  if (!must_wait(number) || waiting.informed) return true;
-  waiting.info = *info;
+  if (!must_wait(number)) return true;
   auto& mask = static_cast<ucontext_t*>(context)->uc_sigmask;
+  // Of several that come at once the kernel has prepared the handler that ends last first: its mask
+  // is the one that was before them all.
   std::memcpy(&waiting.mask_before, &mask, sizeof waiting.mask_before);
   // In force when this returns, until deliver().
-  const std::uint64_t all = ~(kFaults | kInternal);
-  std::memcpy(&mask, &all, sizeof all);
+  std::memcpy(&mask, &kOthers, sizeof kOthers);
+  if (waiting.informed) {
+    // There is a place for one. The kernel keeps the others, which are blocked from here on.
+    kernel(SYS_rt_sigprocmask, SIG_SETMASK, &kOthers, nullptr, kKernelMaskSize);
+    queue_again(number, *info);
+    return false;
+  }
+  waiting.info = *info;
   waiting.informed = true;
   preload::detail::section.waiting = true;
   return false;

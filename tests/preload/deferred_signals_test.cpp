@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "interpose/signals.hpp"
@@ -149,6 +151,36 @@ TEST_F(DeferredSignals, ComeBehindOneThatIsGivenAll) {
   ASSERT_EQ(came.size(), 2U);
   EXPECT_EQ(came[0] + came[1], 1 + SIGUSR2);
 }
+
+// The kernel prepares both handlers before either runs, and the one that it has prepared first ends
+// last.
+class SeveralAtOnce : public DeferredSignals, public ::testing::WithParamInterface<unsigned> {};
+
+TEST_P(SeveralAtOnce, AllWaitAndTheMaskIsAsItWas) {
+  const int numbers[] = {SIGUSR1, SIGUSR2, SIGRTMIN + 1};
+  std::uint64_t those = 0;
+  for (unsigned i = 0; i < 3; ++i) {
+    handle(numbers[i], (GetParam() >> i & 1) != 0);
+    those |= bit(numbers[i]);
+  }
+  const std::uint64_t before = blocked();
+  kernel(SYS_rt_sigprocmask, SIG_BLOCK, &those, nullptr, kKernelMaskSize);
+  enter_section();
+  for (const int number : numbers) queue(number, number);
+  kernel(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, kKernelMaskSize);
+  EXPECT_TRUE(came.empty()) << came[0];
+  leave_section();
+  EXPECT_EQ(blocked(), before);
+  std::sort(came.begin(), came.end());
+  EXPECT_EQ(came, std::vector(std::begin(numbers), std::end(numbers)));
+  // Each comes once more.
+  for (const int number : numbers) queue(number, number);
+  EXPECT_EQ(came.size(), 6U);
+  kernel(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, kKernelMaskSize);
+}
+
+// Of each bit, whether that handler is given all.
+INSTANTIATE_TEST_SUITE_P(Of, SeveralAtOnce, ::testing::Range(0U, 8U));
 
 // The kernel takes such a handler away when its signal comes, so it could not be raised again.
 TEST_F(DeferredSignals, OfAHandlerForOnceDoNotWait) {
