@@ -21,6 +21,7 @@ constexpr std::uint64_t kLong = 200 * kTicksPerMicrosecond;
 
 struct Entry {
   Side* side = nullptr;
+  std::uint64_t serial = 0;  // of two for the same side, which
   std::uint32_t generation = 0;
   std::uint32_t thread = 0;
   int fd = -1;
@@ -30,6 +31,7 @@ struct Entry {
 
 constexpr std::uint32_t kMost = 1024;
 constinit std::array<Entry, kMost> entries{};
+constinit std::uint64_t last_serial = 0;
 constinit Lock entries_lock;
 // Of each side, whether it stands in there.
 constinit std::array<std::atomic<bool>, kMostSides> noted{};
@@ -47,12 +49,9 @@ bool waits_for_this_processor(const Entry& entry) noexcept {
          out->receiver_processor.load(std::memory_order_relaxed) == here && !others_compete(here);
 }
 
-// Whether the receiver has taken everything, or the kernel has it by now.
-bool settle(Entry& entry, bool other_thread) noexcept {
+// Whether the receiver has taken everything, or the kernel has it by now. Holds the sender's lock.
+bool settle_locked(Entry& entry, bool other_thread) noexcept {
   Side& side = *entry.side;
-  const Guard sending(side.send_lock);
-  // Somebody is in the middle of sending, who has noted it again by then.
-  if (!sending) return false;
   if (side.generation.load(std::memory_order_relaxed) != entry.generation) return true;
   if (side.out().control == nullptr || side.sender.unread(side.out()) == 0) {
     noted_of(side).store(false, std::memory_order_relaxed);
@@ -70,6 +69,26 @@ bool settle(Entry& entry, bool other_thread) noexcept {
   reclaim(side, entry.fd, false);
   noted_of(side).store(false, std::memory_order_relaxed);
   return true;
+}
+
+// Who copies lets go of it soon. Who waits for a peer that leaves may not for seconds.
+bool lock_unless_held_for_long(Lock& lock) noexcept {
+  constexpr unsigned kTries = 200;
+  for (unsigned i = 0; i < kTries; ++i) {
+    if (lock.try_lock()) return true;
+    relax();
+  }
+  return false;
+}
+
+bool settle(Entry& entry, bool other_thread) noexcept {
+  Lock& sending = entry.side->send_lock;
+  // What stands in the ring of somebody who holds it for long is that thread's to look at, which is
+  // in the middle of sending it through the kernel or of giving it to a peer.
+  if (!(other_thread ? lock_unless_held_for_long(sending) : sending.lock())) return false;
+  const bool over = settle_locked(entry, other_thread);
+  sending.unlock();
+  return over;
 }
 
 void in_child() noexcept {
@@ -97,6 +116,7 @@ void note_put(Side& side, int fd) noexcept {
   const std::uint32_t count = detail::unsettled.load(std::memory_order_relaxed);
   if (!guard || count == kMost) return;  // it is tried again with the next bytes
   entries[count] = {.side = &side,
+                    .serial = ++last_serial,
                     .generation = side.generation.load(std::memory_order_relaxed),
                     .thread = this_thread(),
                     .fd = fd};
@@ -109,14 +129,21 @@ void forget_put(const Side& side) noexcept {
 }
 
 void detail::settle(bool all, int descriptor) noexcept {
-  // Taken out first: no lock is held while the kernel is called.
+  // From the end: when others take something out meanwhile, the last one comes to its place, which
+  // has been looked at by then, or comes to where this has yet to look.
   const std::uint32_t me = this_thread();
-  for (std::uint32_t i = 0;; ++i) {
+  std::uint32_t i = unsettled.load(std::memory_order_relaxed);
+  while (i-- != 0) {
+    // Copied first: the list is not locked while the kernel is called.
     Entry entry;
     {
       const Guard guard(entries_lock);
       const std::uint32_t count = unsettled.load(std::memory_order_relaxed);
-      if (!guard || i >= count) return;
+      if (!guard) return;
+      if (i >= count) {
+        i = count;
+        continue;
+      }
       entry = entries[i];
     }
     if (descriptor >= 0 && entry.fd != descriptor) continue;
@@ -125,7 +152,8 @@ void detail::settle(bool all, int descriptor) noexcept {
     const bool gone = preload::settle(entry, other_thread);
     const Guard guard(entries_lock);
     const std::uint32_t count = unsettled.load(std::memory_order_relaxed);
-    if (i >= count || entries[i].side != entry.side) continue;
+    // It is in another place by now, or somebody else has taken it out.
+    if (i >= count || entries[i].serial != entry.serial) continue;
     if (!gone) {
       entries[i] = entry;
       continue;
@@ -133,7 +161,6 @@ void detail::settle(bool all, int descriptor) noexcept {
     entries[i] = entries[count - 1];
     entries[count - 1].side = nullptr;
     unsettled.store(count - 1, std::memory_order_relaxed);
-    --i;
   }
 }
 
