@@ -25,6 +25,11 @@ inline bool ends_wait(Interruption came, bool part_done) noexcept {
 }
 // SO_RCVTIMEO or SO_SNDTIMEO, in ns; 0: none.
 std::int64_t time_limit(int fd, int option) noexcept;
+// The same of a call that receives: the kernel starts none again that has a time limit.
+inline bool ends_receive(int fd, Interruption came, bool part_done) noexcept {
+  return ends_wait(came, part_done) ||
+         (came == Interruption::restarts && time_limit(fd, SO_RCVTIMEO) != 0);
+}
 // Sleeps until the kernel has `events`, for the rest of a call of which a part is done. False, with
 // errno: a signal came, or the time limit of the socket is over.
 bool sleep_for_rest(const Call& call, short events) noexcept(false);

@@ -352,7 +352,7 @@ class Receiving {
           const Receiver::Next next = side_.receiver.next(side_.in());
           if (next.kind == Receiver::Next::ring) stayed_ = false;
           if (next.kind != Receiver::Next::nothing) return AfterLook::look_again;
-        } else if (ends_wait(side_.patience.interruption(), !may_restart_)) {
+        } else if (ends_receive(call_.fd, side_.patience.interruption(), !may_restart_)) {
           return ended(result, fail(-EINTR));
         }
       }

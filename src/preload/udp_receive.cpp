@@ -3,6 +3,7 @@
 // Receiving datagrams, from memory or from the kernel.
 #include <fcntl.h>
 
+#include "preload/call_result.hpp"
 #include "preload/epoll.hpp"
 #include "preload/real.hpp"
 #include "preload/udp_take.hpp"
@@ -74,7 +75,7 @@ ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags, Guard& guard
   // Whoever leaves its sleep by a jump counts for good: then all comes by the kernel.
   ++socket.sleeping;
   guard.unlock();
-  const bool ends = udp_check_receivers(socket, fd, true) == Interruption::ends;
+  const bool ends = ends_receive(fd, udp_check_receivers(socket, fd, true), false);
   sockaddr_in6 name;
   if (ends)
     result = with_errno(-EINTR);
@@ -120,7 +121,7 @@ ssize_t wait_and_receive(UdpSocket& socket, int fd, msghdr& message, int flags,
     if (ready) {
       const ssize_t result = udp_take_from_memory(socket, fd, message, flags, kernel_first);
       if (result != -EAGAIN) return with_errno(result);
-    } else if (socket.patience.interruption() == Interruption::ends) {
+    } else if (ends_receive(fd, socket.patience.interruption(), false)) {
       udp_watch_all(socket);
       return with_errno(-EINTR);
     }

@@ -12,17 +12,21 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "children.hpp"
+#include "connected.hpp"
+#include "datagrams.hpp"
 #include "farcall/memory.hpp"
 #include "preload/real.hpp"
 #include "readiness.hpp"
@@ -292,6 +296,68 @@ TEST(Sleepers, AreEndedByASignalThatComesWhileTheyLook) {
     EXPECT_EQ(error, EINTR);
     EXPECT_GT(caught, 0);
   }
+}
+
+// The kernel starts no call again that has a limit. `ask` has the peer answer, on this processor.
+void expect_end_of_receives(int fd, const std::function<void()>& ask) {
+  const timeval limit{.tv_sec = 0, .tv_usec = 20'000};
+  ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  char byte = 0;
+  const auto exchange = [&] {
+    ask();
+    while (::recv(fd, &byte, 1, 0) != 1)
+      if (errno != EINTR && errno != EAGAIN) FAIL() << errno_name();
+  };
+  for (int i = 0; i < 40; ++i) exchange();
+  Disturber disturber;
+  int seen = 0;
+  for (int i = 0; i < 100 && seen < 3; ++i) {
+    for (int k = 0; k < 20; ++k) exchange();
+    disturber.arm();
+    const std::string got = receive(fd, 1);
+    if (!disturber.disarm()) continue;
+    ++seen;
+    EXPECT_EQ(got, "(EINTR)");
+    EXPECT_GT(caught, 0);
+  }
+}
+
+TEST(Sleepers, WithATimeLimitAreEndedByASignalThatRestartsOthers) {
+  if (!preloaded()) return;  // nobody looks
+  stay_on_this_processor();
+  const Connected peer = with_child([](int fd) {
+    for (char byte; ::recv(fd, &byte, 1, 0) == 1;)
+      if (::send(fd, &byte, 1, MSG_NOSIGNAL) != 1) break;
+  });
+  expect_end_of_receives(peer.fd.get(), [&] { EXPECT_EQ(send(peer.fd.get(), "x"), "1"); });
+}
+
+TEST(DatagramSleepers, WithATimeLimitAreEndedByASignalThatRestartsOthers) {
+  if (!preloaded()) return;
+  stay_on_this_processor();
+  const Mapping memory = Mapping::anonymous_shared(4096);
+  auto& port = *new (memory.data()) std::atomic<in_port_t>{0};
+  const pid_t child = in_child([&] {
+    Socket far;
+    port = ntohs(reinterpret_cast<const sockaddr_in&>(far.name).sin_port);
+    Socket near("0.0.0.0");
+    char byte = 0;
+    EXPECT_EQ(
+        ::recvfrom(far.fd.get(), &byte, 1, 0, reinterpret_cast<sockaddr*>(&near.name), &near.size),
+        1);
+    far.connect_to(near);
+    for (std::string text = "x"; text == "x"; text = far.receive()) far.send(text);
+  });
+  while (port == 0) std::this_thread::yield();
+  const Socket near;
+  sockaddr_in far{};
+  far.sin_family = AF_INET;
+  far.sin_port = htons(port);
+  far.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::connect(near.fd.get(), reinterpret_cast<const sockaddr*>(&far), sizeof far), 0);
+  expect_end_of_receives(near.fd.get(), [&] { near.send("x"); });
+  near.send("end");
+  EXPECT_EQ(exit_status(child), 0);
 }
 
 // What the kernel could tell of at any time it does not tell of here: there is no room to send.
