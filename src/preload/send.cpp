@@ -211,8 +211,11 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
   guard.unlock();
   if (wait) settle_before_sleep();
-  // A call that has sent something does not sleep in one that a signal would start again.
-  const bool asks = wait && (!untouched || (call.is_rest && call.count <= kParts));
+  // A call that has sent something does not sleep in one that a signal would start again; nor does
+  // one of whose time a part is over, in one to which the kernel gives all of it.
+  const bool asks =
+      wait && (!untouched || (call.is_rest && call.count <= kParts) ||
+               (call.slept != 0 && !side.has_messages() && time_limit(call.fd, SO_SNDTIMEO) != 0));
   const std::int64_t start = wait && !asks && size < from.left() ? now_ns() : 0;
   std::size_t given = size;
   ssize_t sent;
@@ -237,7 +240,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   if (side.kind == Kind::unix_stream && sent > 0)
     call.slept = 0;
   else if (start != 0)
-    call.slept = now_ns() - start;
+    call.slept += now_ns() - start;
   cut = !asks && sent >= 0 && static_cast<std::size_t>(sent) < given;
   if (sent < 0 && error == ECONNRESET) side.reset_told = true;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {

@@ -344,10 +344,36 @@ TEST(Contract, TimeLimitsEndAWaitForTheRest) {
   fill();
 }
 
+// What it has slept before there was room counts, too. Of unix streams it does not.
+TEST(TcpContract, ATimeLimitIsOfAllSleepOfASend) {
+  const UsedPair pair;
+  const int little = 32768;
+  for (const int option : {SO_SNDBUF, SO_RCVBUF})
+    for (const int fd : {pair.client.get(), pair.server.get()})
+      ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, option, &little, sizeof little), 0);
+  const timeval limit{.tv_sec = 2, .tv_usec = 0};
+  ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
+  const std::string block(64 << 20, 'x');
+  std::size_t before = 0;
+  for (ssize_t sent = 0; sent >= 0; before += static_cast<std::size_t>(sent))
+    if ((sent = ::send(pair.client.get(), block.data(), 1000, MSG_DONTWAIT)) < 0) break;
+  const auto began = std::chrono::steady_clock::now();
+  std::thread reads([&] {
+    std::this_thread::sleep_for(1500ms);
+    EXPECT_EQ(poll_once(pair.server.get(), POLLIN), POLLIN);  // from here on the kernel has all
+    for (std::size_t got = 0; got < before;) got += receive(pair.server.get(), 65536).size();
+  });
+  const std::string sent = send(pair.client.get(), block);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 3s);
+  EXPECT_NE(sent[0], '(') << sent;
+  EXPECT_NE(sent, std::to_string(block.size()));
+  reads.join();
+}
+
 // The kernel starts no call again that has a limit.
 TEST(Contract, ASendWithATimeLimitIsEndedByASignalThatRestartsOthers) {
   const Pair pair;
-  const int little = 4096;
+  const int little = 32768;
   const timeval limit{.tv_sec = 20, .tv_usec = 0};
   for (const int option : {SO_SNDBUF, SO_RCVBUF})
     for (const int fd : {pair.client.get(), pair.server.get()})
