@@ -2,13 +2,10 @@
 #include "preload/epoll.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "preload/between_calls.hpp"
 #include "preload/epoll_hot.hpp"
@@ -26,58 +23,18 @@ constinit real::Direct<"epoll_create1", int(int), int> next_epoll_create1{SYS_ep
 constinit real::Direct<"epoll_ctl", int(int, int, int, epoll_event*), int, int, int, epoll_event*>
     next_epoll_ctl{SYS_epoll_ctl};
 
-// Bytes lie in memory of a socket in a set in which somebody sleeps, or waits in ways that only the
-// kernel serves, as in a set that the set is in. The kernel wakes it by what is nearly always so.
-// The set's lock is held.
-void kick(Set& set, int set_fd, int fd) noexcept {
-  Registration& entry = set.by_fd[fd];
-  if (std::exchange(entry.kicked, true)) return;
-  set.kicked_count.fetch_add(1, std::memory_order_relaxed);
-  epoll_event event = entry.event;
-  event.events |= EPOLLOUT;
-  change_registration(set_fd, fd, event);
-  if ((poll_now(fd, POLLOUT) & POLLOUT) == 0) add_waker(set, set_fd, event.data);
-}
-
-// An eventfd, for all sets.
-constinit std::atomic<int> always_ready{-1};
-
-int get_always_ready() noexcept {
-  int known = always_ready.load(std::memory_order_relaxed);
-  if (is_private(known)) return known;
-  const long made = kernel(SYS_eventfd2, 1, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (made < 0) return -1;
-  const int fresh = make_private(static_cast<int>(made));
-  if (always_ready.compare_exchange_strong(known, fresh)) return fresh;
-  close_private(fresh);
-  return known;
-}
-
-// Whoever waits must be told by the kernel, and nobody but this process would see how.
-bool needs_kicks(const Set& set) noexcept {
-  return set.waiters.load(std::memory_order_relaxed) == Waiters::kernel && !known_elsewhere(set);
+// A watched socket has bytes in memory: the set looks at it, and whom only the kernel wakes is
+// woken, as are those who sleep, unless this thread tells of it next. The set's lock is held.
+void tell(Set& set, int set_fd, int fd, bool of_sleepers) noexcept {
+  make_hot(set, fd);
+  const bool asleep = of_sleepers && set.sleepers.load(std::memory_order_relaxed) != 0;
+  if ((asleep || needs_kicks(set)) && is_still(set, set_fd)) kick(set, set_fd, fd);
 }
 
 }  // namespace
 
-void add_waker(Set& set, int set_fd, epoll_data_t data) noexcept {
-  const int fd = get_always_ready();
-  epoll_event event{.events = EPOLLIN, .data = data};
-  if (fd < 0 || kernel(SYS_epoll_ctl, set_fd, EPOLL_CTL_ADD, fd, &event) != 0) return;
-  set.has_waker = true;
-  set.waker_data = data.u64;
-}
-
-int remove_waker(Set& set, int set_fd, const epoll_event* events, int count) noexcept {
-  if (!std::exchange(set.has_waker, false)) return kNoWaker;
-  const int fd = always_ready.load(std::memory_order_relaxed);
-  if (is_private(fd)) kernel(SYS_epoll_ctl, set_fd, EPOLL_CTL_DEL, fd, nullptr);
-  for (int i = 0; i < count; ++i)
-    if (events[i].events == EPOLLIN && events[i].data.u64 == set.waker_data) return i;
-  return kNotTold;
-}
-
-bool watch_taken(Set& set, int set_fd, const int* taken, std::uint32_t count) noexcept {
+bool watch_taken(Set& set, int set_fd, const int* taken, std::uint32_t count,
+                 bool tells_next) noexcept {
   bool news = false;
   for (std::uint32_t i = 0; i < count; ++i) {
     if (!watch(taken[i])) continue;
@@ -85,13 +42,12 @@ bool watch_taken(Set& set, int set_fd, const int* taken, std::uint32_t count) no
     const Registration* const entry = find_registration(set, taken[i]);
     if (!guard || entry == nullptr || !is_news(*entry, read_position(taken[i]))) continue;
     news = true;
-    make_hot(set, taken[i]);
-    if (needs_kicks(set) && is_still(set, set_fd)) kick(set, set_fd, taken[i]);
+    tell(set, set_fd, taken[i], !tells_next);
   }
   return news;
 }
 
-bool watch_all(Set& set, int set_fd) noexcept {
+bool watch_all(Set& set, int set_fd, bool tells_next) noexcept {
   std::array<int, kMostHot> taken;
   bool news = false;
   // Those that are put back stand behind those that are left.
@@ -102,7 +58,7 @@ bool watch_all(Set& set, int set_fd) noexcept {
       count = take_hot(set, taken.data(), std::min(left, kMostHot));
     if (count == 0) break;
     left -= count;
-    news = watch_taken(set, set_fd, taken.data(), count) || news;
+    news = watch_taken(set, set_fd, taken.data(), count, tells_next) || news;
   }
   return news;
 }
@@ -119,7 +75,7 @@ void watch_inherited(Set& set, int set_fd) noexcept {
       set.by_fd[fd].hot = false;
       if (!set.by_fd[fd].present) continue;
     }
-    watch_taken(set, set_fd, &fd, 1);
+    watch_taken(set, set_fd, &fd, 1, false);
   }
 }
 
@@ -136,7 +92,7 @@ void leave_set_to_kernel(Set& set, int set_fd) noexcept {
   if (before == Waiters::inherited)
     watch_inherited(set, set_fd);
   else if (before != Waiters::kernel)
-    watch_all(set, set_fd);
+    watch_all(set, set_fd, false);
 }
 
 namespace {
@@ -218,9 +174,18 @@ void registered(int set_fd, int operation, int fd, const epoll_event& event) noe
   const Guard guard(set->lock);
   Registration* const entry = find_registration(*set, fd);
   if (!guard || entry == nullptr) return;
-  make_hot(*set, fd);
-  if (set->sleepers.load(std::memory_order_relaxed) != 0 || needs_kicks(*set))
-    kick(*set, set_fd, fd);
+  tell(*set, set_fd, fd, true);
+}
+
+void tell_of_rest(Set& set, int fd) noexcept {
+  const Guard guard(set.lock);
+  const Registration* const entry = guard ? find_registration(set, fd) : nullptr;
+  // A set of a parent is looked at when it is first used here.
+  if (entry == nullptr || set.waiters.load(std::memory_order_relaxed) == Waiters::inherited ||
+      !is_news(*entry, read_position(fd)))
+    return;
+  const int set_fd = descriptor_of(set);
+  if (set_fd >= 0) tell(set, set_fd, fd, true);
 }
 
 [[gnu::constructor]] void start() noexcept {
@@ -254,6 +219,18 @@ bool epoll_allows_wake_up(int fd) noexcept {
   if (!entry->hot && !set->patience.pays(peer_processor(fd))) return false;
   make_hot(*set, fd);
   return true;
+}
+
+void epoll_tell_of_rest(int fd) noexcept {
+  if (!is_in_set(fd) || !in_own_process()) [[likely]]
+    return;
+  bool several = false;
+  if (Set* const only = set_with(fd, several)) return tell_of_rest(*only, fd);
+  for (std::uint16_t i = 0; several; ++i) {
+    Set* const set = detail::set_number(i);
+    if (set == nullptr) break;
+    tell_of_rest(*set, fd);
+  }
 }
 
 bool epoll_told_since(int fd, std::uint64_t looked_at) noexcept {
@@ -290,7 +267,7 @@ void forget_registrations(int fd) noexcept {
   if (set->descriptors == 1) {
     // Nobody looks at its sockets any more. A child that closes it has no say in what others do.
     const Waiters before = set->waiters.exchange(Waiters::kernel, std::memory_order_relaxed);
-    if (before != Waiters::inherited) watch_all(*set, fd);
+    if (before != Waiters::inherited) watch_all(*set, fd, false);
   }
   forget_set(fd);
 }

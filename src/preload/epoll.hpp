@@ -27,6 +27,10 @@ namespace farcall::preload {
 // that its descriptor is in? If so it is hot from now on. Holds the receiver's lock.
 bool epoll_allows_wake_up(int fd) noexcept;
 
+// A receive call, for which alone the socket had left the kernel, has had it watched again, and has
+// left bytes in memory of which the kernel does not know. Holds the receiver's lock.
+void epoll_tell_of_rest(int fd) noexcept;
+
 // Whether the kernel has told of anything in the set that `fd` is in since `looked_at` (ticks). It
 // need not tell again of what is there, so a receive call must not come back empty unlooked.
 bool epoll_told_since(int fd, std::uint64_t looked_at) noexcept;

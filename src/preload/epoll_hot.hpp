@@ -33,19 +33,26 @@ inline void change_registration(int set, int fd, epoll_event event) noexcept {
   kernel(SYS_epoll_ctl, set, EPOLL_CTL_ADD, fd, &event);
 }
 
-// Puts into the set what is always ready, with the data of a socket that is not: the kernel wakes
-// who waits there by that. The set's lock is held.
-void add_waker(Set& set, int set_fd, epoll_data_t data) noexcept;
-// Returns which of the events is of that: kNotTold where none is, kNoWaker where it was not there.
-int remove_waker(Set& set, int set_fd, const epoll_event* events, int count) noexcept;
-inline constexpr int kNoWaker = -2;
-inline constexpr int kNotTold = -1;
+// Whoever waits must be told by the kernel, and nobody but this process would see how.
+inline bool needs_kicks(const Set& set) noexcept {
+  return set.waiters.load(std::memory_order_relaxed) == Waiters::kernel && !known_elsewhere(set);
+}
+// Bytes lie in memory of a socket in a set in which somebody sleeps, or waits in ways that only the
+// kernel serves, as in a set that the set is in. The kernel wakes it by what is nearly always so.
+// The set's lock is held.
+void kick(Set& set, int set_fd, int fd) noexcept;
+// What kick() has brought about is no news of the program's: puts right the `count` events that
+// have been reported, and returns how many of them are left; and the registration, unless bytes are
+// still in memory that only the kernel can tell of.
+int undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept;
 
 // Has hot ones watched that have been taken out; those with news are put back. True if any has.
-// `set_fd` refers to the set.
-bool watch_taken(Set& set, int set_fd, const int* taken, std::uint32_t count) noexcept;
+// `set_fd` refers to the set. `tells_next`: this thread looks at them before it does anything else,
+// so those who sleep need not be woken.
+bool watch_taken(Set& set, int set_fd, const int* taken, std::uint32_t count,
+                 bool tells_next) noexcept;
 // Of all hot ones; likewise.
-bool watch_all(Set& set, int set_fd) noexcept;
+bool watch_all(Set& set, int set_fd, bool tells_next) noexcept;
 // From now on only the kernel tells of what is in it.
 void leave_set_to_kernel(Set& set, int set_fd) noexcept;
 

@@ -137,6 +137,13 @@ Set* find_set(int fd) noexcept {
   return set_at(at(set_of, fd).load(std::memory_order_acquire));
 }
 
+int descriptor_of(const Set& set) noexcept {
+  const int last = highest.load(std::memory_order_relaxed);
+  for (int fd = 0; fd <= last; ++fd)
+    if (find_set(fd) == &set) return fd;
+  return -1;
+}
+
 Set* make_set(int fd, bool made_here) noexcept {
   if (!in_range(fd)) return nullptr;
   const Guard all(sets_lock);

@@ -64,6 +64,8 @@ struct alignas(128) Set {
 
 // The set that a descriptor refers to, or null.
 Set* find_set(int fd) noexcept;
+// One that refers to the set, or -1.
+int descriptor_of(const Set& set) noexcept;
 // epoll_create() has returned `fd`, or (`made_here` is false) it is used as a set but nobody knows
 // who made it. Null: no room.
 Set* make_set(int fd, bool made_here) noexcept;

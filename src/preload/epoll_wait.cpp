@@ -80,65 +80,6 @@ struct Wait {
   }
 };
 
-// What the other sockets want to be told of that are registered with the same data: events cannot
-// be told apart by anything else.
-std::uint32_t wanted_by_others(const Set& set, int fd) noexcept {
-  const std::uint64_t data = set.by_fd[fd].event.data.u64;
-  std::uint32_t wanted = 0;
-  const auto capacity = static_cast<int>(set.capacity.load(std::memory_order_relaxed));
-  for (int other = 0; other < capacity; ++other)
-    if (const Registration& entry = set.by_fd[other];
-        other != fd && entry.present && entry.event.data.u64 == data)
-      wanted |= entry.event.events;
-  return wanted;
-}
-
-// What kick() has brought about is no news of the program's: puts right the `count` events that
-// have been reported, and returns how many of them are left; and the registration, unless bytes are
-// still in memory that only the kernel can tell of.
-int undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept {
-  const Guard guard(set.lock);
-  if (!guard || !is_still(set, set_fd)) return count;
-  const bool only_kernel = set.waiters.load(std::memory_order_relaxed) == Waiters::kernel;
-  const int waker = remove_waker(set, set_fd, events, count);
-  bool of_somebody = false;  // the waker's event
-  std::uint32_t kicked = 0;
-  for (std::uint32_t index = 0; index < set.capacity.load(std::memory_order_relaxed); ++index) {
-    Registration& entry = set.by_fd[index];
-    if (!std::exchange(entry.kicked, false) || !entry.present) continue;
-    const auto fd = static_cast<int>(index);
-    const epoll_event right = entry.event;
-    const bool readable = (right.events & kInput) != 0 && read_position(fd) != kNothingToRead;
-    bool disarmed = false;
-    for (int i = 0; i < count; ++i)
-      if (events[i].data.u64 == right.data.u64) {
-        if (i == waker) {
-          of_somebody = readable;
-          if (!readable) continue;
-        }
-        events[i].events &= right.events | wanted_by_others(set, fd) | EPOLLERR | EPOLLHUP;
-        if (readable) events[i].events |= right.events & kInput;
-        disarmed = (right.events & EPOLLONESHOT) != 0;
-      }
-    if (disarmed) {
-      entry.event.events = EPOLLONESHOT;
-      if (waker != kNoWaker) change_registration(set_fd, fd, entry.event);
-      count_wait_for_room(set, fd);
-    } else if (only_kernel && readable) {
-      entry.kicked = true;
-      ++kicked;
-      if (waker != kNoWaker && (right.events & EPOLLET) == 0) add_waker(set, set_fd, right.data);
-    } else {
-      change_registration(set_fd, fd, right);
-    }
-  }
-  if (waker >= 0 && !of_somebody) events[waker].events = 0;
-  set.kicked_count.store(kicked, std::memory_order_relaxed);
-  return static_cast<int>(std::remove_if(events, events + count,
-                                         [](const epoll_event& one) { return one.events == 0; }) -
-                          events);
-}
-
 // To what is told of connections that have ended. Each is asked without the set's lock, before
 // which its own comes.
 void add_resets(Set& set, int set_fd, epoll_event* events, int count) noexcept {
@@ -264,7 +205,7 @@ int look_at_rings(Set& set, const Wait& wait, int from) noexcept {
   }
   if (any_hung_up(wait.events + from, found - from)) [[unlikely]]
     add_resets(set, wait.fd, wait.events + from, found - from);
-  if (idle_count != 0) watch_taken(set, wait.fd, idle.data(), idle_count);
+  if (idle_count != 0) watch_taken(set, wait.fd, idle.data(), idle_count, false);
   return found - from;
 }
 
@@ -417,7 +358,7 @@ int wait_in_set(Set& set, Wait& wait) {
     if (!guard || !is_still(set, wait.fd)) return wait.libc_call();
     const std::uint32_t generation = begin_sleep(set);
     guard.unlock();
-    if (!watch_all(set, wait.fd)) {
+    if (!watch_all(set, wait.fd, true)) {
       const int result = sleep(set, wait, generation);
       set.patience.slept();
       if (result != kNoNews) return result;

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <cstring>
+#include <utility>
 
 #include "preload/address.hpp"
 #include "preload/between_calls.hpp"
@@ -107,8 +108,10 @@ class Receiving {
   Receiving(const Receiving&) = delete;
   Receiving& operator=(const Receiving&) = delete;
   ~Receiving() {
-    if (borrowed_ && owns_guard_ && side_.in().control != nullptr && !side_.receiver.watched())
-      side_.receiver.watch(side_.in());
+    if (!lent_ || !owns_guard_ || side_.in().control == nullptr) return;
+    if (borrowed_ && !side_.receiver.watched()) side_.receiver.watch(side_.in());
+    if (side_.receiver.watched() && is_registered(call_.fd) && side_.receiver.held(side_.in()) != 0)
+      epoll_tell_of_rest(call_.fd);
   }
 
   ssize_t receive() {
@@ -189,6 +192,7 @@ class Receiving {
     if (!may_share_ring(side_)) return;
     side_.receiver.unwatch(side_.in());
     borrowed_ = !side_.receiver.watched();
+    lent_ = lent_ || borrowed_;
   }
 
   long take_what_is_there() noexcept {
@@ -363,10 +367,13 @@ class Receiving {
     if (next.kind == Receiver::Next::ring || next.kind == Receiver::Next::broken)
       return AfterLook::look_again;
     const bool open = next.kind != Receiver::Next::kernel;
+    // A thread that is cancelled in its sleep holds no lock.
+    const bool lent = std::exchange(lent_, false);
     result = side_.has_messages()
                  ? sleep_for_message(side_, call_, length_, guard_)
                  : sleep_in_kernel(side_, call_, to_, open ? UINT64_MAX : next.bytes, may_restart_,
                                    cut, guard_);
+    lent_ = lent;
     if (result == kMessage) {
       owns_guard_ = !is_gone(side_, generation_);
       return AfterLook::message;
@@ -404,6 +411,7 @@ class Receiving {
   bool stayed_ = false;
   bool looked_again_ = false;
   bool borrowed_ = false;  // unwatched for this call only
+  bool lent_ = false;      // it has been, so bytes may have come of which nobody is told
   bool owns_guard_ = true;
 };
 

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "children.hpp"
@@ -56,6 +57,10 @@ class FarPeer {
       char command;
       while (kernel(SYS_read, to_child[0], &command, 1) == 1) {
         if (command == 's') (void)::send(fd, "x", 1, MSG_NOSIGNAL);
+        if (command == 't' && !over_packets()) (void)::send(fd, "xx", 2, MSG_NOSIGNAL);
+        for (int i = 0; command == 't' && over_packets() && i < 2; ++i)
+          (void)::send(fd, "x", 1, MSG_NOSIGNAL);
+        if (command == 'd') drain(fd);
         if (command == 'r') (void)::recv(fd, &command, 1, 0);
         kernel(SYS_write, from_child[1], &command, 1);
       }
@@ -89,15 +94,53 @@ class FarPeer {
     char byte = 0;
     EXPECT_EQ(::recv(server.get(), &byte, 1, 0), 1);
   }
+  // What the peer is to do: send a byte ('s') or two ('t'), receive one ('r') or all that has come
+  // ('d').
+  void begin(char what) const { EXPECT_EQ(kernel(SYS_write, command_.get(), &what, 1), 1); }
+  void await_done() const {
+    char done;
+    EXPECT_EQ(kernel(SYS_read, done_.get(), &done, 1), 1);
+  }
+  void tell(char what) const {
+    begin(what);
+    await_done();
+  }
   UniqueFd server;
 
  private:
-  void tell(char what) const {
-    EXPECT_EQ(kernel(SYS_write, command_.get(), &what, 1), 1);
-    EXPECT_EQ(kernel(SYS_read, done_.get(), &what, 1), 1);
+  static void drain(int fd) {
+    char bytes[4096];
+    while (::recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+    }
   }
   UniqueFd command_, done_;
   pid_t child_;
+};
+
+// One whose server has waited in a receive call: what the peer puts then lies in memory.
+struct WaitingPeer : FarPeer {
+  WaitingPeer() {
+    // Who came too late for bytes in memory is not believed for a while.
+    bool in_memory = false;
+    for (int i = 0; i < 1000 && !in_memory; ++i) {
+      std::thread later([&, waits = kernel(SYS_gettid)] {
+        await_sleep(waits);
+        put();
+      });
+      take();
+      later.join();
+      put();
+      in_memory = !preloaded() || !readable_for_kernel(server.get());
+      take();
+    }
+  }
+  // Into memory.
+  void put_there() const {
+    put();
+    if (preloaded()) {
+      EXPECT_FALSE(readable_for_kernel(server.get())) << "not in memory";
+    }
+  }
 };
 
 inline UniqueFd new_set(int flags = EPOLL_CLOEXEC) { return UniqueFd(::epoll_create1(flags)); }

@@ -63,32 +63,6 @@ class Sleeper {
   std::thread thread_;
 };
 
-// One whose server has waited in a receive call: what the peer puts then lies in memory.
-struct WaitingPeer : FarPeer {
-  WaitingPeer() {
-    // Who came too late for bytes in memory is not believed for a while.
-    bool in_memory = false;
-    for (int i = 0; i < 1000 && !in_memory; ++i) {
-      std::thread later([&, waits = kernel(SYS_gettid)] {
-        await_sleep(waits);
-        put();
-      });
-      take();
-      later.join();
-      put();
-      in_memory = !preloaded() || !readable_for_kernel(server.get());
-      take();
-    }
-  }
-  // Into memory.
-  void put_there() const {
-    put();
-    if (preloaded()) {
-      EXPECT_FALSE(readable_for_kernel(server.get())) << "not in memory";
-    }
-  }
-};
-
 TEST(Sleepers, AreToldOfASocketThatComesWithBytesInMemory) {
   const WaitingPeer peer;
   const UniqueFd set = new_set();
