@@ -30,12 +30,16 @@ int get_always_ready() noexcept {
   return known;
 }
 
-// Puts into the set what is always ready, with the data of a socket that is not: the kernel wakes
-// who waits there by that. The set's lock is held.
+// Puts into the set what is always ready, with the data of a socket that is not, or need not stay
+// so: the kernel wakes who waits there by that, as often as the socket's own event is told of. The
+// set's lock is held.
 void add_waker(Set& set, int set_fd, const epoll_event& of) noexcept {
   const int fd = get_always_ready();
-  epoll_event event{.events = EPOLLIN, .data = of.data};
-  if (fd < 0 || kernel(SYS_epoll_ctl, set_fd, EPOLL_CTL_ADD, fd, &event) != 0) return;
+  if (fd < 0) return;
+  epoll_event event{.events = EPOLLIN | (of.events & (EPOLLET | EPOLLONESHOT)), .data = of.data};
+  long result = kernel(SYS_epoll_ctl, set_fd, EPOLL_CTL_ADD, fd, &event);
+  if (result == -EEXIST) result = kernel(SYS_epoll_ctl, set_fd, EPOLL_CTL_MOD, fd, &event);
+  if (result != 0) return;
   set.has_waker = true;
   set.waker_data = of.data.u64;
 }
@@ -51,6 +55,14 @@ int remove_waker(Set& set, int set_fd, const epoll_event* events, int count) noe
     if (events[i].events == EPOLLIN && events[i].data.u64 == set.waker_data) return i;
   return kNotTold;
 }
+
+// The events of a call of the kernel, and which of them is the waker's.
+struct Told {
+  epoll_event* events;
+  int count;
+  int waker;
+  bool waker_is_right = false;  // it is news of a socket
+};
 
 // What the other sockets want to be told of that are registered with the same data: events cannot
 // be told apart by anything else.
@@ -71,50 +83,77 @@ void kick(Set& set, int set_fd, int fd) noexcept {
   Registration& entry = set.by_fd[fd];
   if (std::exchange(entry.kicked, true)) return;
   set.kicked_count.fetch_add(1, std::memory_order_relaxed);
+  // What is told of once is not told of by two events.
+  const bool once = (entry.event.events & EPOLLONESHOT) != 0;
+  const auto has_room = [fd]() noexcept { return (poll_now(fd, POLLOUT) & POLLOUT) != 0; };
   epoll_event event = entry.event;
   event.events |= EPOLLOUT;
-  change_registration(set_fd, fd, event);
-  if ((poll_now(fd, POLLOUT) & POLLOUT) == 0) add_waker(set, set_fd, event);
+  if (!once || has_room()) change_registration(set_fd, fd, event);
+  // Where only the kernel tells, the program may fill the socket before it waits.
+  if ((needs_kicks(set) && !once) || !has_room()) add_waker(set, set_fd, entry.event);
 }
+
+namespace {
+
+// What has been told of a kicked socket, `readable` or not. True if an event was for it.
+bool put_right(const Set& set, int fd, Told& told, bool readable) noexcept {
+  const epoll_event& right = set.by_fd[fd].event;
+  bool any = false;
+  for (int i = 0; i < told.count; ++i) {
+    epoll_event& event = told.events[i];
+    if (event.data.u64 != right.data.u64) continue;
+    if (i == told.waker) {
+      told.waker_is_right = told.waker_is_right || readable;
+      if (!readable) continue;
+    }
+    event.events &= right.events | wanted_by_others(set, fd) | EPOLLERR | EPOLLHUP;
+    if (readable) event.events |= right.events & kInput;
+    any = true;
+  }
+  return any;
+}
+
+// No socket is told of twice in a call.
+void merge_waker(const Told& told) noexcept {
+  if (told.waker < 0) return;
+  epoll_event& waker = told.events[told.waker];
+  if (!told.waker_is_right) waker.events = 0;
+  for (int i = 0; i < told.count; ++i) {
+    epoll_event& event = told.events[i];
+    if (i == told.waker || event.events == 0 || event.data.u64 != waker.data.u64) continue;
+    event.events |= waker.events;
+    waker.events = 0;
+    return;
+  }
+}
+
+}  // namespace
 
 int undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept {
   const Guard guard(set.lock);
   if (!guard || !is_still(set, set_fd)) return count;
   const bool only_kernel = set.waiters.load(std::memory_order_relaxed) == Waiters::kernel;
-  const int waker = remove_waker(set, set_fd, events, count);
-  bool of_somebody = false;  // the waker's event
-  std::uint32_t kicked = 0;
+  Told told{.events = events, .count = count, .waker = remove_waker(set, set_fd, events, count)};
+  set.kicked_count.store(0, std::memory_order_relaxed);
   for (std::uint32_t index = 0; index < set.capacity.load(std::memory_order_relaxed); ++index) {
     Registration& entry = set.by_fd[index];
     if (!std::exchange(entry.kicked, false) || !entry.present) continue;
     const auto fd = static_cast<int>(index);
-    const epoll_event right = entry.event;
-    const bool readable = (right.events & kInput) != 0 && read_position(fd) != kNothingToRead;
-    bool disarmed = false;
-    for (int i = 0; i < count; ++i)
-      if (events[i].data.u64 == right.data.u64) {
-        if (i == waker) {
-          of_somebody = readable;
-          if (!readable) continue;
-        }
-        events[i].events &= right.events | wanted_by_others(set, fd) | EPOLLERR | EPOLLHUP;
-        if (readable) events[i].events |= right.events & kInput;
-        disarmed = (right.events & EPOLLONESHOT) != 0;
-      }
-    if (disarmed) {
+    const std::uint64_t position = read_position(fd);
+    const bool readable = is_news(entry, position);
+    const bool is_told = put_right(set, fd, told, readable);
+    if (is_told && readable) entry.reported = position;
+    if (is_told && (entry.event.events & EPOLLONESHOT) != 0) {
       entry.event.events = EPOLLONESHOT;
-      if (waker != kNoWaker) change_registration(set_fd, fd, entry.event);
+      if (told.waker != kNoWaker) change_registration(set_fd, fd, entry.event);
       count_wait_for_room(set, fd);
-    } else if (only_kernel && readable) {
-      entry.kicked = true;
-      ++kicked;
-      if (waker != kNoWaker && (right.events & EPOLLET) == 0) add_waker(set, set_fd, right);
+    } else if (only_kernel && is_news(entry, position)) {
+      kick(set, set_fd, fd);
     } else {
-      change_registration(set_fd, fd, right);
+      change_registration(set_fd, fd, entry.event);
     }
   }
-  if (waker >= 0 && !of_somebody) events[waker].events = 0;
-  set.kicked_count.store(kicked, std::memory_order_relaxed);
+  merge_waker(told);
   return static_cast<int>(std::remove_if(events, events + count,
                                          [](const epoll_event& one) { return one.events == 0; }) -
                           events);

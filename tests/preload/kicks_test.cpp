@@ -95,5 +95,85 @@ TEST(Sleepers, AreToldOfWhatAWaitingCallHasLeft) {
   sleeper.join();
 }
 
+// Until there is no room.
+void fill(int fd) {
+  const std::string much(4096, 'y');
+  while (::send(fd, much.data(), much.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+  }
+}
+
+// What the kernel could tell of at any time it does not tell of here, until there is room.
+TEST(SetOfTheKernel, TellsOfASocketOnceInACall) {
+  const WaitingPeer peer;
+  const Pair other;
+  fill(peer.server.get());
+  peer.put_there();
+  const UniqueFd set = new_set_of_the_kernel();
+  add(set.get(), peer.server.get());
+  peer.tell('d');
+  ::shutdown(other.client.get(), SHUT_WR);
+  epoll_event events[4];
+  ASSERT_EQ(::epoll_wait(set.get(), events, 4, 5000), 1);
+  EXPECT_EQ(events[0].data.u64, kToken);
+  EXPECT_EQ(events[0].events, static_cast<std::uint32_t>(EPOLLIN));
+  peer.take();
+  EXPECT_EQ(wait(set.get(), 0), 0U);
+}
+
+TEST(SetOfTheKernel, IsToldOfASocketThatHasRoomNoMore) {
+  for (const std::uint32_t events : {std::uint32_t{EPOLLIN}, EPOLLIN | EPOLLET}) {
+    SCOPED_TRACE(events);
+    const WaitingPeer peer;
+    const UniqueFd set = new_set();
+    const UniqueFd outer = new_set();
+    add(outer.get(), set.get());
+    peer.put_there();
+    add(set.get(), peer.server.get(), events);
+    fill(peer.server.get());
+    EXPECT_EQ(wait(outer.get(), 5000), EPOLLIN);
+    EXPECT_EQ(wait(set.get(), 0), EPOLLIN);
+    if (events == EPOLLIN) {
+      EXPECT_EQ(wait(outer.get(), 0), EPOLLIN);
+    }
+    peer.take();
+    EXPECT_EQ(wait(set.get(), 0), 0U);
+    EXPECT_EQ(wait(outer.get(), 0), 0U);
+  }
+}
+
+// Two sleep there, of whom one is to be told, once each time.
+TEST(Sleepers, AreToldByOneEventOfASocketThatHasNoRoom) {
+  const WaitingPeer peer;
+  const int fd = peer.server.get();
+  fill(fd);
+  peer.put_there();
+  const UniqueFd set = new_set();
+  const UniqueFd over(::eventfd(0, EFD_CLOEXEC));
+  add(set.get(), over.get(), EPOLLIN, kToken + 1);
+  add(set.get(), fd, EPOLLONESHOT);
+  std::atomic<int> told{0};
+  std::atomic<long> ids[2] = {0, 0};
+  std::thread threads[2];
+  for (int i = 0; i < 2; ++i)
+    threads[i] = std::thread([&, i] {
+      ids[i] = kernel(SYS_gettid);
+      epoll_event event{};
+      while (::epoll_wait(set.get(), &event, 1, kLongest) == 1 && event.data.u64 == kToken) ++told;
+    });
+  for (std::atomic<long>& id : ids)
+    while (id == 0) std::this_thread::yield();
+  for (int round = 1; round <= 50; ++round) {
+    for (const std::atomic<long>& id : ids) await_sleep(id);
+    epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = kToken}};
+    ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
+    for (int i = 0; i < 5000 && told < round; ++i) ::usleep(1000);
+    ::usleep(2000);
+    ASSERT_EQ(told, round);
+  }
+  EXPECT_EQ(::eventfd_write(over.get(), 1), 0);
+  for (std::thread& thread : threads) thread.join();
+  peer.take();
+}
+
 }  // namespace
 }  // namespace farcall::preload::readiness

@@ -123,16 +123,19 @@ struct WaitingPeer : FarPeer {
     // Who came too late for bytes in memory is not believed for a while.
     bool in_memory = false;
     for (int i = 0; i < 1000 && !in_memory; ++i) {
-      std::thread later([&, waits = kernel(SYS_gettid)] {
-        await_sleep(waits);
-        put();
-      });
-      take();
-      later.join();
+      wait_in_a_call();
       put();
       in_memory = !preloaded() || !readable_for_kernel(server.get());
       take();
     }
+  }
+  void wait_in_a_call() const {
+    std::thread later([&, waits = kernel(SYS_gettid)] {
+      await_sleep(waits);
+      put();
+    });
+    take();
+    later.join();
   }
   // Into memory.
   void put_there() const {
