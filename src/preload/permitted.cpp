@@ -64,6 +64,7 @@ constexpr SystemCall kCalls[] = {
     {SYS_gettid, {}},
     {SYS_getpid, {}},
     {SYS_tgkill, {kNone}},
+    {SYS_tkill, {kNone}},
     {SYS_sched_yield, {}},
     {SYS_ppoll, {1, 1, 1, 1}},  // nowhere
     {SYS_rt_sigprocmask, {SIG_BLOCK, 0, 0, kKernelMaskSize}},
@@ -74,6 +75,9 @@ constexpr SystemCall kCalls[] = {
     {SYS_epoll_ctl, {kNone}},
     {SYS_close_range, {1, 0}},
     {SYS_futex, {0, kNone}},
+    {SYS_epoll_pwait, {kNone, 0, 1, 0}},
+    {SYS_eventfd2, {0, -1}},  // flags that there are not
+    {SYS_nanosleep, {1}},     // nowhere
 };
 
 // Shared with a child that has this process's memory.
