@@ -266,8 +266,9 @@ void forget_registrations(int fd) noexcept {
   if (set == nullptr) return;
   if (set->descriptors == 1) {
     // Nobody looks at its sockets any more. A child that closes it has no say in what others do.
+    // The number may be another set's in the kernel by now, which is none of these sockets'.
     const Waiters before = set->waiters.exchange(Waiters::kernel, std::memory_order_relaxed);
-    if (before != Waiters::inherited) watch_all(*set, fd, false);
+    if (before != Waiters::inherited) watch_all(*set, -1, false);
   }
   forget_set(fd);
 }

@@ -47,8 +47,8 @@ void kick(Set& set, int set_fd, int fd) noexcept;
 int undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept;
 
 // Has hot ones watched that have been taken out; those with news are put back. True if any has.
-// `set_fd` refers to the set. `tells_next`: this thread looks at them before it does anything else,
-// so those who sleep need not be woken.
+// `set_fd` refers to the set, or is -1: nobody is woken. `tells_next`: this thread looks at them
+// before it does anything else, so those who sleep need not be woken.
 bool watch_taken(Set& set, int set_fd, const int* taken, std::uint32_t count,
                  bool tells_next) noexcept;
 // Of all hot ones; likewise.
