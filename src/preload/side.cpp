@@ -449,6 +449,10 @@ bool is_private(int fd) noexcept {
           1) != 0;
 }
 
+int highest_private_descriptor() noexcept {
+  return highest_private.load(std::memory_order_relaxed);
+}
+
 void forget_private(int fd) noexcept {
   if (is_private(fd))
     detail::private_descriptors[static_cast<std::size_t>(fd) / 64].fetch_and(

@@ -206,6 +206,7 @@ int make_private(int fd) noexcept;
 // RLIMIT_NOFILE.
 std::uint64_t ask_descriptor_limit() noexcept;
 bool is_private(int fd) noexcept;
+int highest_private_descriptor() noexcept;
 void close_private(int fd) noexcept;
 void forget_private(int fd) noexcept;
 

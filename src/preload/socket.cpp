@@ -10,6 +10,7 @@
 #include <sys/single_threaded.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstring>
 
@@ -321,7 +322,8 @@ int close_range(unsigned first, unsigned last, int flags) {
     leave_for_flags(CLONE_FILES);  // to other threads the numbers mean something else afterwards
   } else if ((flags & ~int{CLOSE_RANGE_UNSHARE}) == 0 && first <= last && in_own_process()) {
     forget_rings(first, last);
-    const auto highest = static_cast<unsigned>(std::max(highest_known(), udp_highest()));
+    const auto highest = static_cast<unsigned>(
+        std::max({highest_known(), udp_highest(), highest_private_descriptor()}));
     for (unsigned fd = first; fd <= last && fd <= highest; ++fd) {
       const int number = static_cast<int>(fd);
       forget_private(number);

@@ -141,6 +141,25 @@ TEST(SetOfTheKernel, IsToldOfASocketThatHasRoomNoMore) {
   }
 }
 
+// What wakes by then is the library's, with a high number.
+TEST(SetOfTheKernel, LeavesNumbersToAProgramThatClosesAll) {
+  const pid_t child = in_child([] {
+    const WaitingPeer peer;
+    fill(peer.server.get());
+    peer.put_there();
+    const UniqueFd set = new_set_of_the_kernel();
+    add(set.get(), peer.server.get());
+    EXPECT_EQ(wait(set.get(), 5000), EPOLLIN);
+    ASSERT_EQ(::close_range(500, ~0U, 0), 0);
+    for (int number = 500; number < 1000; ++number) {
+      ASSERT_EQ(::fcntl(STDIN_FILENO, F_DUPFD, number), number);
+      EXPECT_EQ(::close(number), 0) << number;
+    }
+    peer.take();
+  });
+  EXPECT_EQ(exit_status(child), 0);
+}
+
 // Two sleep there, of whom one is to be told, once each time.
 TEST(Sleepers, AreToldByOneEventOfASocketThatHasNoRoom) {
   const WaitingPeer peer;
