@@ -259,13 +259,13 @@ struct Looked {
   }
 };
 
-// Awake for a while. True if a ring has news; `told` is what the kernel has said, if not 0.
-bool stay_awake(Set& set, const Wait& wait, long& told) noexcept {
+// Awake for a while. Ready if a ring has news; `told` is what the kernel has said, if not 0.
+Stayed stay_awake(Set& set, const Wait& wait, long& told) noexcept {
   std::array<Looked, kMostHot> all;
   std::uint32_t count = 0;
   {
     const Guard guard(set.lock);
-    if (!guard) return false;
+    if (!guard) return {false};
     const std::uint32_t hot = set.hot_count.load(std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < hot && count < all.size(); ++i) {
       const int fd = hot_at(set, i);
@@ -275,14 +275,14 @@ bool stay_awake(Set& set, const Wait& wait, long& told) noexcept {
             .fd = fd, .edge = (entry.event.events & EPOLLET) != 0, .reported = entry.reported};
     }
   }
-  if (count == 0) return false;
+  if (count == 0) return {false};
   const std::uint32_t here = this_processor();
   for (std::uint32_t i = 0; i < count; ++i) note_processor(all[i].fd, here);
   // A peer on this processor that has had its turn may have answered by the kernel.
   const bool together = peer_processor(all[0].fd) == here;
   const std::uint32_t looks_per_call = together ? 2 * count : kLooksPerCall;
   std::uint32_t looks = 0;
-  const bool news = set.patience.stay_awake(
+  const Stayed stayed = set.patience.stay_awake(
       [&] {
         for (std::uint32_t i = 0; i < count; ++i)
           if (all[i].has_news()) return true;
@@ -293,7 +293,7 @@ bool stay_awake(Set& set, const Wait& wait, long& told) noexcept {
         return told != 0;
       },
       [&] { return peer_processor(all[0].fd); });
-  return news && told == 0;
+  return {.ready = stayed && told == 0, .interruption = stayed.interruption};
 }
 
 // Around a sleep in the kernel: nobody becomes hot meanwhile.
@@ -346,13 +346,13 @@ int wait_in_set(Set& set, Wait& wait) {
       stayed = true;
       long told = 0;
       masked.block(wait.mask);
-      if (stay_awake(set, wait, told)) {
+      const Stayed awake = stay_awake(set, wait, told);
+      if (awake) {
         stayed = false;
         continue;
       }
       if (told != 0) return static_cast<int>(with_errno(told));
-      if (set.patience.interruption() != Interruption::none)
-        return static_cast<int>(with_errno(-EINTR));
+      if (awake.interruption != Interruption::none) return static_cast<int>(with_errno(-EINTR));
     }
     Guard guard(set.lock);
     if (!guard || !is_still(set, wait.fd)) return wait.libc_call();

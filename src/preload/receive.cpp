@@ -73,11 +73,11 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   return got;
 }
 
-// Waits without sleeping; true if there may be something now.
-bool stay_awake(Side& side) noexcept {
+// Waits without sleeping; ready if there may be something now.
+Stayed stay_awake(Side& side) noexcept {
   const Ring ring = side.in();
   const Ring out = side.out();
-  if (ring.control == nullptr || out.control == nullptr) return true;  // closed meanwhile
+  if (ring.control == nullptr || out.control == nullptr) return {true};  // closed meanwhile
   const std::uint32_t here = this_processor();
   if (ring.control->receiver_processor.load(std::memory_order_relaxed) != here)
     ring.control->receiver_processor.store(here, std::memory_order_relaxed);
@@ -343,7 +343,7 @@ class Receiving {
       if (side_.receiver.watched() && !others_compete(side_)) unwatch_for_this_call();
       if (!side_.receiver.watched()) {
         guard_.unlock();
-        const bool news = stay_awake(side_);
+        const Stayed stayed = stay_awake(side_);
         note_spun(side_);
         owns_guard_ = guard_.lock();
         if (!owns_guard_) return ended(result, fail(-EINTR));
@@ -351,12 +351,12 @@ class Receiving {
           owns_guard_ = false;
           return ended(result, fail(-EBADF));
         }
-        if (news) {
+        if (stayed) {
           // What ended the wait may be no more than the end of the stream, or of a segment.
           const Receiver::Next next = side_.receiver.next(side_.in());
           if (next.kind == Receiver::Next::ring) stayed_ = false;
           if (next.kind != Receiver::Next::nothing) return AfterLook::look_again;
-        } else if (ends_receive(call_.fd, side_.patience.interruption(), !may_restart_)) {
+        } else if (ends_receive(call_.fd, stayed.interruption, !may_restart_)) {
           return ended(result, fail(-EINTR));
         }
       }

@@ -110,7 +110,7 @@ ssize_t wait_and_receive(UdpSocket& socket, int fd, msghdr& message, int flags,
       guard.unlock();
       return false;
     };
-    const bool ready =
+    const Stayed ready =
         socket.patience.stay_awake(look, [&]() noexcept { return udp_senders_processor(socket); });
     // Somebody may have closed it in the meantime: the kernel says what that means.
     if ((!ready && !guard.lock()) || socket.generation != generation) {
@@ -121,7 +121,7 @@ ssize_t wait_and_receive(UdpSocket& socket, int fd, msghdr& message, int flags,
     if (ready) {
       const ssize_t result = udp_take_from_memory(socket, fd, message, flags, kernel_first);
       if (result != -EAGAIN) return with_errno(result);
-    } else if (ends_receive(fd, socket.patience.interruption(), false)) {
+    } else if (ends_receive(fd, ready.interruption, false)) {
       udp_watch_all(socket);
       return with_errno(-EINTR);
     }

@@ -113,7 +113,7 @@ class Waited {
     if (!wake_all()) return 0;
     int seen = 0;
     std::size_t looks = 0;
-    const bool news = patience_->stay_awake(
+    const Stayed stayed = patience_->stay_awake(
         [&] {
           if (std::any_of(entries_, end(), may_be_readable)) return true;
           looks += count_;
@@ -123,15 +123,14 @@ class Waited {
           return seen != 0;
         },
         [&] { return peer_processor(first_->fd); });
-    if (news && seen == 0) seen = look();
+    interruption_ = stayed.interruption;
+    if (stayed && seen == 0) seen = look();
     watch_woken();
     return seen;
   }
   // Nothing has been waited for.
   static void came_at_once() noexcept { own_patience().came_at_once(); }
-  [[nodiscard]] bool interrupted() const noexcept {
-    return patience_ != nullptr && patience_->interruption() != Interruption::none;
-  }
+  [[nodiscard]] bool interrupted() const noexcept { return interruption_ != Interruption::none; }
   void slept() noexcept {
     if (patience_ != nullptr) patience_->slept();
   }
@@ -216,6 +215,7 @@ class Waited {
   std::size_t accelerated_ = 0;
   Entry* first_ = nullptr;
   Patience* patience_ = nullptr;
+  Interruption interruption_ = Interruption::none;
 };
 
 bool concerns_us(int fd) noexcept { return is_ours(fd) || is_registered(fd); }

@@ -70,6 +70,14 @@ inline std::uint64_t give_turn() noexcept {
   return note_loss(before) - before;
 }
 
+// What came of a wait without sleep: what was waited for, or else what it owes to a signal, whose
+// handler has run by now.
+struct Stayed {
+  bool ready;
+  Interruption interruption = Interruption::none;
+  explicit operator bool() const noexcept { return ready; }
+};
+
 // What recent waits have earned; one for each thing that is waited for. The threads that wait for
 // it share it: a lost count costs no more than a look.
 class Patience {
@@ -90,26 +98,23 @@ class Patience {
   // Looks until ready() or until it is time to sleep. `peer_processor()` tells where the peer last
   // ran; on this processor it gets it, instead of being waited for.
   template <class Ready, class PeerProcessor>
-  bool stay_awake(Ready ready, PeerProcessor peer_processor) noexcept {
-    interruption_ = Interruption::none;
+  Stayed stay_awake(Ready ready, PeerProcessor peer_processor) noexcept {
     const std::uint32_t there = peer_processor();
     if (!pays(there)) {
       since_ = now_ns();
-      return ready();
+      return {ready()};
     }
     const std::uint32_t here = this_processor();
     const bool trying = std::exchange(trying_, false);
-    if (!stay(there == here, ready, peer_processor)) {
+    if (const Stayed stayed = stay(there == here, ready, peer_processor); !stayed) {
       if (trying) between_tries_ = std::min<std::uint16_t>(2 * between_tries_, kMostBetweenTries);
-      return false;
+      return stayed;
     }
     if (trying) expected_ns_ = std::min(expected_ns_, kLongestSpin / 2);
     between_tries_ = kLeastBetweenTries;
     competition_for(here).note_success(there == here);
-    return true;
+    return {true};
   }
-  // After stay_awake() was false: whether a signal has come, whose handler has run by now.
-  [[nodiscard]] Interruption interruption() const noexcept { return interruption_; }
   // Waits that nobody looks for are measured, too, as long as looking does not pay.
   void sleeps_unlooked() noexcept { since_ = expected_ns_ > kLongestSpin ? now_ns() : 0; }
   // What was waited for was there already.
@@ -130,23 +135,22 @@ class Patience {
 
  private:
   template <class Ready, class PeerProcessor>
-  bool stay(bool together, Ready ready, PeerProcessor peer_processor) noexcept {
+  Stayed stay(bool together, Ready ready, PeerProcessor peer_processor) noexcept {
     for (unsigned i = 0; i < (together ? 1 : kQuickLooks); ++i)
-      if (ready()) return true;
+      if (ready()) return {true};
     if (together && credit_ == kMostCredit) {
       // To hold signals costs as much as the switch to a peer that has always answered in its turn;
       // one that comes during this turn comes as if before the call.
       const Turn turn = give_turn(ready);
-      if (turn == Turn::answered) return true;
+      if (turn == Turn::answered) return {true};
       if (turn == Turn::taken) {
         --credit_;
-        return false;
+        return {false};
       }
     }
     const HeldSignals held;
-    if (together ? hand_over(ready) : spin(ready, peer_processor)) return true;
-    interruption_ = held.interruption();
-    return false;
+    if (together ? hand_over(ready) : spin(ready, peer_processor)) return {true};
+    return {.ready = false, .interruption = held.interruption()};
   }
   template <class Ready, class PeerProcessor>
   bool spin(Ready ready, PeerProcessor peer_processor) noexcept {
@@ -220,7 +224,6 @@ class Patience {
   std::uint16_t between_tries_ = kLeastBetweenTries;
   bool trying_ = false;
   std::uint8_t credit_ = 2;
-  Interruption interruption_ = Interruption::none;
 };
 
 }  // namespace farcall::preload

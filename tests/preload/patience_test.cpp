@@ -32,8 +32,9 @@ TEST(Patience, OwesNothingToASignalOfAnEarlierWait) {
       }
       return false;
     };
-    EXPECT_FALSE(patience.stay_awake(never, [] { return std::uint32_t{0}; }));
-    ASSERT_EQ(patience.interruption(), raised ? Interruption::ends : Interruption::none) << i;
+    const Stayed stayed = patience.stay_awake(never, [] { return std::uint32_t{0}; });
+    EXPECT_FALSE(stayed);
+    ASSERT_EQ(stayed.interruption, raised ? Interruption::ends : Interruption::none) << i;
     kernel(SYS_nanosleep, &long_wait, nullptr);
     patience.slept();
   }
