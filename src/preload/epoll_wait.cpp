@@ -47,17 +47,27 @@ struct Wait {
   const sigset_t* mask = nullptr;
   long number = 0;
   const long* words = nullptr;  // the arguments of a call by number
-  std::int64_t until = 0;       // nanoseconds; 0: it has not slept yet
+  std::int64_t until = 0;       // nanoseconds; 0: it has not slept yet, or has no end
+  timespec rest{};
+  static constexpr std::int64_t kForEver = 1'000'000'000;  // seconds
 
-  // Before it sleeps, and when it has been woken by what was no news: the rest of its time. By
-  // number, the kernel counts that anew.
+  // Before it sleeps, and when it has been woken by what was no news: the rest of its time.
   void begin() noexcept {
-    if (timeout > 0 && until == 0) until = now_ns() + std::int64_t{timeout} * 1'000'000;
+    if (until != 0) return;
+    if (timeout > 0)
+      until = now_ns() + std::int64_t{timeout} * 1'000'000;
+    else if (longest != nullptr && longest->tv_sec < kForEver)
+      until = now_ns() + std::int64_t{longest->tv_sec} * 1'000'000'000 + longest->tv_nsec;
   }
   void go_on() noexcept {
-    if (timeout <= 0) return;
+    if (until == 0) return;
     const std::int64_t left = std::max<std::int64_t>(until - now_ns(), 0);
-    timeout = static_cast<int>((left + 999'999) / 1'000'000);
+    if (longest == nullptr) {
+      timeout = static_cast<int>((left + 999'999) / 1'000'000);
+    } else {
+      rest = {.tv_sec = left / 1'000'000'000, .tv_nsec = left % 1'000'000'000};
+      longest = &rest;
+    }
   }
   [[nodiscard]] bool at_once() const noexcept {
     return timeout == 0 ||
@@ -75,8 +85,12 @@ struct Wait {
         return real::next<"epoll_pwait2", Precise>()(fd, events, most, longest, mask);
       case By::number: break;
     }
+    // The rest of the time, in its place.
+    const long time = longest != nullptr ? reinterpret_cast<long>(longest)
+                      : words[3] == 0    ? 0
+                                         : timeout;
     return static_cast<int>(
-        with_errno(kernel(number, words[0], words[1], words[2], words[3], words[4], words[5])));
+        with_errno(kernel(number, words[0], words[1], words[2], time, words[4], words[5])));
   }
 };
 

@@ -194,5 +194,46 @@ TEST(Sleepers, AreToldByOneEventOfASocketThatHasNoRoom) {
   peer.take();
 }
 
+// Woken by what another thread has taken by then.
+TEST(Sleepers, WaitAsLongAsIsAskedForWhereNothingComes) {
+  constexpr int kTime = 500;  // milliseconds
+  const timespec time{.tv_sec = 0, .tv_nsec = kTime * 1'000'000};
+  const auto wait_by = [&](int way, int set, epoll_event& event) -> long {
+    switch (way) {
+      case 0: return ::epoll_wait(set, &event, 1, kTime);
+      case 1: return ::epoll_pwait2(set, &event, 1, &time, nullptr);
+      case 2: return ::syscall(SYS_epoll_pwait, set, &event, 1, kTime, nullptr, 8);
+      default: return ::syscall(SYS_epoll_pwait2, set, &event, 1, &time, nullptr, 8);
+    }
+  };
+  const WaitingPeer peer;
+  for (int way = 0; way < 4; ++way) {
+    SCOPED_TRACE(way);
+    // It may be too late to take it; or the machine may be busy.
+    bool right = false;
+    bool late = false;
+    for (int i = 0; i < 10 && !right; ++i) {
+      const UniqueFd set = new_set();
+      peer.wait_in_a_call();
+      peer.put();
+      std::thread later([&] {
+        ::usleep(kTime * 600);
+        add(set.get(), peer.server.get());
+        peer.take();
+      });
+      const auto start = std::chrono::steady_clock::now();
+      epoll_event event{};
+      const long told = wait_by(way, set.get(), event);
+      const auto passed = std::chrono::steady_clock::now() - start;
+      later.join();
+      if (told != 0) continue;
+      EXPECT_GE(passed, std::chrono::milliseconds(kTime));
+      right = passed < std::chrono::milliseconds(kTime * 13 / 10);
+      late = late || !right;
+    }
+    EXPECT_TRUE(right || !late);
+  }
+}
+
 }  // namespace
 }  // namespace farcall::preload::readiness
