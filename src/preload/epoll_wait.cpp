@@ -248,15 +248,21 @@ int look(Set& set, const Wait& wait) noexcept {
   }
   const int rings = look_at_rings(set, wait, 0);
   if (rings == 0) return 0;
+  // Another thread may have ended a connection meanwhile, and have sent then what has been seen.
+  const std::uint32_t ends_since = ends_made.load(std::memory_order_relaxed);
   const std::uint64_t now = now_ticks();
   if (++set.calls % kCallsPerLook != 0 && now - set.looked_at <= kLookEvery &&
-      set.wait_for_room.load(std::memory_order_relaxed) == 0)
+      set.wait_for_room.load(std::memory_order_relaxed) == 0 && ends_since == ends)
     return rings;
   set.looked_at = now;
   set.kernel_next = rings == wait.most;
   if (set.kernel_next) return rings;
+  set.ends_told = ends_since;
   const long told = look_at_kernel(set, wait, rings);
-  return told > 0 ? merge(wait.events, rings, static_cast<int>(told)) : rings;
+  if (told <= 0) return rings;
+  const int all = merge(wait.events, rings, static_cast<int>(told));
+  if (ends_since != ends) std::rotate(wait.events, wait.events + rings, wait.events + all);
+  return all;
 }
 
 // --- waiting

@@ -197,6 +197,7 @@ int duplicate_onto(int from, int to, Duplicate call) noexcept {
   const Released last = forget(to);
   say_closed(last, to);
   const long result = call();
+  ends_made.fetch_add(1, std::memory_order_relaxed);
   release(last);
   return duplicated(from, static_cast<int>(with_errno(result)));
 }
