@@ -40,7 +40,8 @@ bool watch_taken(Set& set, int set_fd, const int* taken, std::uint32_t count,
     if (!watch(taken[i])) continue;
     const Guard guard(set.lock);
     const Registration* const entry = find_registration(set, taken[i]);
-    if (!guard || entry == nullptr || !is_news(*entry, read_position(taken[i]))) continue;
+    if (!guard || entry == nullptr || !may_be_news(*entry, taken[i], read_position(taken[i])))
+      continue;
     news = true;
     tell(set, set_fd, taken[i], !tells_next);
   }

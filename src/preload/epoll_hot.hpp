@@ -23,6 +23,15 @@ inline bool is_news(const Registration& entry, std::uint64_t position) noexcept 
          ((entry.event.events & EPOLLET) == 0 || entry.reported != position);
 }
 
+// There is nothing, or another thread has a datagram socket's lock for a moment: who would sleep on
+// that looks again.
+inline bool may_be_news(const Registration& entry, int fd, std::uint64_t position) noexcept {
+  if (position != kNothingToRead || (entry.event.events & kInput) == 0)
+    return is_news(entry, position);
+  UdpSocket* const udp = find_udp(fd);
+  return udp != nullptr && udp_may_be_ready(*udp);
+}
+
 // Whether the set is still the one that `fd` refers to; under its lock.
 inline bool is_still(const Set& set, int fd) noexcept { return find_set(fd) == &set; }
 

@@ -95,7 +95,7 @@ void kick(Set& set, int set_fd, int fd) noexcept {
 
 namespace {
 
-// What has been told of a kicked socket, `readable` or not. True if an event was for it.
+// What has been told of a kicked socket, `readable` or not. True if the program hears of it.
 bool put_right(const Set& set, int fd, Told& told, bool readable) noexcept {
   const epoll_event& right = set.by_fd[fd].event;
   bool any = false;
@@ -108,7 +108,7 @@ bool put_right(const Set& set, int fd, Told& told, bool readable) noexcept {
     }
     event.events &= right.events | wanted_by_others(set, fd) | EPOLLERR | EPOLLHUP;
     if (readable) event.events |= right.events & kInput;
-    any = true;
+    any = any || event.events != 0;
   }
   return any;
 }
@@ -147,7 +147,7 @@ int undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept {
       entry.event.events = EPOLLONESHOT;
       if (told.waker != kNoWaker) change_registration(set_fd, fd, entry.event);
       count_wait_for_room(set, fd);
-    } else if (only_kernel && is_news(entry, position)) {
+    } else if ((only_kernel || !readable) && may_be_news(entry, fd, position)) {
       kick(set, set_fd, fd);
     } else {
       change_registration(set_fd, fd, entry.event);

@@ -226,6 +226,8 @@ bool udp_awake(UdpSocket& socket) noexcept;
 // read, or if somebody is just reading.
 inline constexpr std::uint64_t kNoDatagram = ~std::uint64_t{0};
 std::uint64_t udp_position(UdpSocket& socket) noexcept;
+// False if none is; true also where that cannot be told, as another thread holds the lock.
+bool udp_may_be_ready(UdpSocket& socket) noexcept;
 // Where its last sender last ran, plus one; 0 if that is not known.
 std::uint32_t udp_senders_processor(UdpSocket& socket) noexcept;
 // Whether a datagram is in memory; if there is one that comes before it, the kernel has that.

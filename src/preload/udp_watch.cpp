@@ -130,6 +130,13 @@ std::uint64_t udp_position(UdpSocket& socket) noexcept {
   return ready ? sum : kNoDatagram;
 }
 
+bool udp_may_be_ready(UdpSocket& socket) noexcept {
+  if (!socket.receive_lock.try_lock()) return true;
+  const bool ready = udp_looks_ready(socket);
+  socket.receive_lock.unlock();
+  return ready;
+}
+
 bool udp_readable(UdpSocket& socket) noexcept {
   const Guard guard(socket.receive_lock);
   if (!guard || socket.in_end == 0) return false;

@@ -141,6 +141,21 @@ TEST(SetOfTheKernel, IsToldOfASocketThatHasRoomNoMore) {
   }
 }
 
+TEST(SetOfTheKernel, StaysArmedWhereNothingIsToldOf) {
+  const WaitingPeer peer;
+  const UniqueFd set = new_set_of_the_kernel();
+  peer.put_there();
+  add(set.get(), peer.server.get(), EPOLLIN | EPOLLONESHOT);
+  peer.take();
+  EXPECT_EQ(wait(set.get(), 0), 0U);
+  peer.put();
+  EXPECT_EQ(wait(set.get(), 5000), EPOLLIN);
+  peer.take();
+  peer.put();
+  EXPECT_EQ(wait(set.get(), 0), 0U);
+  peer.take();
+}
+
 // What wakes by then is the library's, with a high number.
 TEST(SetOfTheKernel, LeavesNumbersToAProgramThatClosesAll) {
   const pid_t child = in_child([] {
