@@ -57,6 +57,12 @@ Deadline patience(Deadline deadline) noexcept {
   return std::min(deadline, Deadline::after(kPeerPatience));
 }
 
+// Not a child's, either.
+PrivateFd make_memory() {
+  const NoFork guard;
+  return PrivateFd(SharedMemory::create(kSessionBytes, "farcall-session").release());
+}
+
 }  // namespace
 
 Maker maker_of(int port) {
@@ -83,9 +89,9 @@ SessionRequest::SessionRequest(int port, std::uint64_t expected, std::uint64_t r
     : made_after_(retirements), maker_(maker_of(port)) {
   if (!maker_.trusted && behind(maker_.user))
     throw SystemError(EAGAIN, "too much that the server has sent waits to be closed");
-  const SharedMemory memory = SharedMemory::create(kSessionBytes, "farcall-session");
-  memory_ = memory.map(MAP_POPULATE);
-  inode_ = observe::inode_of(memory.fd());
+  const PrivateFd memory = make_memory();
+  memory_ = PrivateMapping(memory.get(), kSessionBytes, MAP_POPULATE);
+  inode_ = observe::inode_of(memory.get());
   reinterpret_cast<SessionControl*>(memory_.data())->magic = SessionControl::kMagic;
   PrivateFd theirs;
   std::tie(answers_, theirs) = private_socket_pair();
@@ -93,7 +99,7 @@ SessionRequest::SessionRequest(int port, std::uint64_t expected, std::uint64_t r
   PortFd<PrivateFd> own;
   if (expected != 0) own = private_port(port);
   if (own && socket_cookie(own.get()) != expected) throw SystemError(EBADF, "open a session");
-  send_descriptors(own ? own.get() : port, std::array{memory.fd(), theirs.get()}, kPurposeSession,
+  send_descriptors(own ? own.get() : port, std::array{memory.get(), theirs.get()}, kPurposeSession,
                    patience(deadline), since);
 }
 

@@ -108,13 +108,13 @@ class SessionRequest {
   std::uint64_t made_after_;  // so many retirements of its client
   Maker maker_;
   std::uint64_t inode_ = 0;  // of the memory
-  Mapping memory_;
+  PrivateMapping memory_;
   PrivateFd answers_;
 };
 
 class ClientSession final : public SessionBase {
  public:
-  ClientSession(Mapping memory, SessionSockets sockets, Maker maker, WaitMode mode)
+  ClientSession(PrivateMapping memory, SessionSockets sockets, Maker maker, WaitMode mode)
       : SessionBase(std::move(memory), std::move(sockets), mode), maker_(maker) {}
   ~ClientSession();
 

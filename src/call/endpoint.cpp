@@ -260,7 +260,7 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
   const int answers = descriptors[1].get();
   if (!made_by_sender(answers, sender)) return;
   const std::uint64_t inode = observe::inode_of(descriptors[0].get());
-  Mapping memory = adopt_session(std::move(descriptors[0]));
+  PrivateMapping memory = adopt_session(std::move(descriptors[0]));
   auto& control = *reinterpret_cast<SessionControl*>(memory.data());
   const auto refuse = [&](int error) {
     control.terms.refusal.store(static_cast<std::uint32_t>(error), std::memory_order_relaxed);

@@ -48,9 +48,9 @@ struct Copying {
 
 class ServerSession final : public SessionBase {
  public:
-  ServerSession(Mapping memory, SessionSockets sockets, CallerIdentity sender, std::uint64_t number,
-                std::shared_ptr<EndpointState> way_in, WaitMode mode, Charge held,
-                AccountPointer its_account)
+  ServerSession(PrivateMapping memory, SessionSockets sockets, CallerIdentity sender,
+                std::uint64_t number, std::shared_ptr<EndpointState> way_in, WaitMode mode,
+                Charge held, AccountPointer its_account)
       : SessionBase(std::move(memory), std::move(sockets), mode),
         caller(sender.effective),
         id(number),

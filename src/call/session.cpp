@@ -13,19 +13,19 @@
 
 namespace farcall::call {
 
-Mapping adopt_session(UniqueFd&& fd) {
+PrivateMapping adopt_session(UniqueFd&& fd) {
   SharedMemory memory = SharedMemory::adopt(std::move(fd));
   if (memory.size() != kSessionBytes) {
     fd = std::move(memory).release();
     throw SystemError(EPROTO, "memory not of a session's size");
   }
-  Mapping mapping = memory.map(MAP_POPULATE);
+  PrivateMapping mapping(memory.fd(), memory.size(), MAP_POPULATE);
   if (reinterpret_cast<const SessionControl*>(mapping.data())->magic != SessionControl::kMagic)
     throw SystemError(EPROTO, "the memory holds no session");
   return mapping;
 }
 
-SessionBase::SessionBase(Mapping memory, SessionSockets sockets, WaitMode mode)
+SessionBase::SessionBase(PrivateMapping memory, SessionSockets sockets, WaitMode mode)
     : memory_(std::move(memory)),
       sockets_(std::move(sockets)),
       waiter_(sockets_.mine.get(), mode,

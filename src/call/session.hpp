@@ -49,6 +49,7 @@
 #include "call/transfer.hpp"
 #include "farcall/call.hpp"
 #include "memory/load_once.hpp"
+#include "process/private_mapping.hpp"
 #include "process/process.hpp"
 
 namespace farcall::call {
@@ -148,7 +149,7 @@ static_assert(sizeof(SessionControl) == kSessionBytes);
 
 // Takes over the memory that a client has sent. Throws SystemError: EPERM, EPROTO; then the
 // descriptor stays the caller's.
-Mapping adopt_session(UniqueFd&& fd);
+PrivateMapping adopt_session(UniqueFd&& fd);
 
 // What a session's packets go through: `mine` brings what the other side sends, and its death;
 // `theirs` takes what this side sends.
@@ -161,7 +162,7 @@ inline constexpr std::size_t kSessionDescriptors = 2;
 // What both halves have in common: the memory, the sockets and what came through them.
 class SessionBase {
  public:
-  SessionBase(Mapping memory, SessionSockets sockets, WaitMode mode);
+  SessionBase(PrivateMapping memory, SessionSockets sockets, WaitMode mode);
   SessionBase(const SessionBase&) = delete;
   SessionBase& operator=(const SessionBase&) = delete;
 
@@ -259,7 +260,7 @@ class SessionBase {
   // So much has come that nobody has asked for.
   virtual void count_unsolicited(std::size_t, std::size_t) noexcept {}
 
-  Mapping memory_;
+  PrivateMapping memory_;
   SessionSockets sockets_;
   Waiter waiter_;
   TransferMemory transfer_;

@@ -35,9 +35,9 @@ bool move_all(Bytes bytes, Move move) noexcept {
 }
 
 // Nothing where this process may not map more (RLIMIT_AS): it is read and written as a file then.
-Mapping map_if_possible(const SharedMemory& memory) {
+PrivateMapping map_if_possible(const SharedMemory& memory) {
   try {
-    return memory.map();
+    return {memory.fd(), memory.size()};
   } catch (const SystemError&) {
     return {};
   }

@@ -15,6 +15,7 @@
 
 #include "farcall/memory.hpp"
 #include "process/ledger.hpp"
+#include "process/private_mapping.hpp"
 #include "process/process.hpp"
 
 namespace farcall::call {
@@ -58,7 +59,7 @@ class TransferMemory {
  private:
   std::size_t capacity_ = 0;
   bool made_here_ = false;
-  Mapping mapping_;  // or else, where it is not to be trusted or there is no room for it
+  PrivateMapping mapping_;  // or else, where it is not to be trusted or there is no room for it
   PrivateFd fd_;
   CopyToPeer copier_;
 };

@@ -2,7 +2,6 @@
 #include "message/pulse_sender.hpp"
 
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -24,9 +23,7 @@ bool hung_up(int socket) noexcept {
 PulseSender::PulseSender(int branch, const call::Maker& maker, const PulsePacket& first)
     : maker_(maker) {
   const SharedMemory memory = SharedMemory::create(sizeof(PulsePage), "farcall-pulses");
-  page_ = memory.map();
-  // A child may be somebody else.
-  ::madvise(page_.data(), page_.size(), MADV_DONTFORK);
+  page_ = process::PrivateMapping(memory.fd(), memory.size());
   page().pulses[0] = first;
   page().count.store(1, std::memory_order_relaxed);  // sent with the memory
   auto [mine, theirs] = private_socket_pair();

@@ -65,7 +65,7 @@ class PulseSender {
 
   const call::Maker maker_;
   const std::uint64_t epoch_ = process::credentials_epoch();
-  Mapping page_;  // until there is a socket
+  process::PrivateMapping page_;  // until there is a socket
   process::PrivateFd answers_;
   process::PrivateFd socket_;
 };

@@ -73,7 +73,7 @@ void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
 class Link::Pulses final : public Source, public std::enable_shared_from_this<Pulses> {
  public:
   Pulses(std::weak_ptr<Link> link, std::weak_ptr<SharedChannel> channel, const Credentials& sender,
-         Mapping page, process::PrivateFd socket, process::Charge held)
+         process::PrivateMapping page, process::PrivateFd socket, process::Charge held)
       : link_(std::move(link)),
         channel_(std::move(channel)),
         user_(sender.uid),
@@ -226,7 +226,7 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   std::mutex lock_;                  // protects what follows; taken before the channel's
   Credentials sender_;               // of the last packet
   std::optional<PulsePacket> held_;  // taken while there was no room for it; of sender_
-  Mapping page_;
+  process::PrivateMapping page_;
   std::uint32_t in_page_ = 0;
   std::uint32_t taken_ = 0;
   process::PrivateFd socket_;
@@ -254,7 +254,8 @@ bool Link::received(std::uint8_t purpose, ReceivedFds& descriptors,
       return true;
     }
     auto [ours, theirs] = server_socket_pair();
-    auto pulses = std::make_shared<Pulses>(weak_from_this(), channel_, sender, memory.map(),
+    auto pulses = std::make_shared<Pulses>(weak_from_this(), channel_, sender,
+                                           process::PrivateMapping(memory.fd(), memory.size()),
                                            std::move(ours), std::move(held));
     {
       const std::lock_guard guard(lock_);

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "farcall/observe.hpp"
+#include "process/private_mapping.hpp"
 #include "wait/counts_handler.hpp"
 
 namespace farcall::process {
@@ -195,6 +196,7 @@ void leave_parents_things() noexcept {
     for (; bits != 0; bits &= bits - 1)
       if (const int fd = word * 64 + __builtin_ctzll(bits); is_what_was_marked(fd)) ::close(fd);
   }
+  detail::hide_parents_memory();
   forking = 0;
   making = here.makes ? 1 : 0;
   here.forks = false;

@@ -238,7 +238,7 @@ TEST(CallHostile, ServersSurviveTheirClients) {
       Packet packet = take_packet(door);
       if (packet.kind == Packet::Kind::closed) ::_exit(0);
       if (packet.kind != Packet::Kind::descriptors || packet.descriptors.size() != 2) continue;
-      const Mapping memory = call::adopt_session(std::move(packet.descriptors[0]));
+      const auto memory = call::adopt_session(std::move(packet.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       const auto [mine, socket] = call::test::let_in(packet);
       for (std::size_t i = random() % 400; i > 0; --i) {

@@ -86,7 +86,7 @@ TEST(DoorHostile, ServersSurviveTheirClients) {
       if (packet.kind == Packet::Kind::closed) ::_exit(0);
       if (packet.kind == Packet::Kind::nothing) pause_up_to(100, random);
       if (packet.kind != Packet::Kind::descriptors || packet.descriptors.size() != 2) continue;
-      const Mapping memory = call::adopt_session(std::move(packet.descriptors[0]));
+      const auto memory = call::adopt_session(std::move(packet.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       // Smallest and largest request, most descriptors, and more.
       for (auto& word : control.terms.words) word = random() % 8 == 0 ? random() : UINT64_MAX;

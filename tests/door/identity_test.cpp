@@ -34,7 +34,7 @@ TEST_F(DoorIdentity, AFakeCannotNameAnotherServer) {
     for (;;) {
       Packet packet = take_packet(fake.inner.get());
       if (packet.descriptors.size() != 2) continue;
-      const Mapping memory = call::adopt_session(std::move(packet.descriptors[0]));
+      const auto memory = call::adopt_session(std::move(packet.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       for (auto& word : control.terms.words) word = 1;
       const auto ends = let_in(packet);
@@ -223,7 +223,7 @@ TEST_F(DoorIdentity, ARefusalWithoutAnErrorIsAnErrorAllTheSame) {
       Packet packet = take_packet(fake.inner.get());
       if (packet.kind == Packet::Kind::closed) ::_exit(0);
       if (packet.descriptors.size() != 2) continue;
-      const Mapping memory = call::adopt_session(std::move(packet.descriptors[0]));
+      const auto memory = call::adopt_session(std::move(packet.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       for (auto& word : control.terms.words) word = UINT64_MAX;
       control.terms.words[0] = 0;

@@ -50,7 +50,7 @@ struct Client {
       send_descriptors(socket, std::array{lingering(30).get()}, call::kPurposeData);
   }
 
-  Mapping memory;
+  process::PrivateMapping memory;
   UniqueFd answers;
   UniqueFd mine;
   UniqueFd theirs;

@@ -250,7 +250,7 @@ void scribble_pieces(call::SessionControl& control, std::minstd_rand& random) {
       if (packet.kind == Packet::Kind::closed) ::_exit(0);
       if (packet.kind == Packet::Kind::nothing) pause_up_to(100, random);
       if (packet.kind != Packet::Kind::descriptors || packet.descriptors.size() != 2) continue;
-      const Mapping memory = call::adopt_session(std::move(packet.descriptors[0]));
+      const auto memory = call::adopt_session(std::move(packet.descriptors[0]));
       const auto [mine, socket] = let_in(packet);
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       Waiter waker(socket.get(), WaitMode::block);

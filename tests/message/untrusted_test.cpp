@@ -107,7 +107,7 @@ struct Client {
   [[nodiscard]] call::SessionControl& control() const {
     return *reinterpret_cast<call::SessionControl*>(memory.data());
   }
-  Mapping memory;
+  process::PrivateMapping memory;
   UniqueFd answers;
 };
 

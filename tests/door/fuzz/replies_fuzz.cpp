@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   auto& control = *reinterpret_cast<call::SessionControl*>(theirs.data());
   auto [here, there] = packet_socket_pair();
   auto [requests, unread] = packet_socket_pair();
-  call::ClientSession session(map(memory.fd()),
+  call::ClientSession session(process::PrivateMapping(memory.fd(), call::kSessionBytes),
                               {.mine = process::PrivateFd(std::move(here)),
                                .theirs = process::PrivateFd(std::move(requests))},
                               {.user = ::geteuid(), .trusted = size % 2 == 0}, WaitMode::block);

@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       *new auto(call::inside(*port.open_endpoint({}, {})).shared_from_this());
   CallerIdentity identity{};
   identity.effective = {.pid = ::getpid(), .uid = 0, .gid = 0};
-  call::ServerSession session(map(memory.fd()),
+  call::ServerSession session(process::PrivateMapping(memory.fd(), call::kSessionBytes),
                               {.mine = process::PrivateFd(std::move(here)),
                                .theirs = process::PrivateFd(std::move(answers))},
                               identity, 1, endpoint, WaitMode::block, {},
