@@ -431,7 +431,10 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
   // In the turn itself: the next request may be in the slot before the server has looked.
   give_turn({.number = number_, .kind = Kind::done, .size = static_cast<std::uint16_t>(error)},
             control().client, control().server);
-  return error == 0 ? Outcome::ok : Outcome::would_block;
+  if (error == 0) return Outcome::ok;
+  results.large.reset();
+  results.data = {};
+  return Outcome::would_block;
 }
 
 }  // namespace farcall::call

@@ -105,6 +105,38 @@ TEST(DoorDescriptors, ClientsWithAFullTableMakeDoorReturnFailAndKeepWaiting) {
   });
 }
 
+// It did not fit the client's buffer; the next one does.
+TEST(DoorDescriptors, NothingIsLeftOfAReplyForWhichTheClientHadNoRoom) {
+  auto procedure = [](char*, size_t, door_desc_t*, uint_t) {
+    std::string much(5000, 'A');
+    std::array<door_desc_t, 4> array;
+    array.fill(pass(0));
+    EXPECT_EQ(ERROR_OF(::door_return(much.data(), much.size(), array.data(), 4)), EMFILE);
+    much = {};
+    answer("no");
+  };
+  const int door = make_door(procedure);
+  in_child([&] {
+    rlimit few{.rlim_cur = 200, .rlim_max = 200};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    std::vector<UniqueFd> taken;
+    for (int fd; (fd = ::fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0;) taken.emplace_back(fd);
+    // For a session, and what is held while one is opened: more than for a call.
+    for (int i = 0; i < 12; ++i) taken.pop_back();
+    ASSERT_EQ(error_of(door, {}, {pass(9999)}), EINVAL);
+    for (int fd; (fd = ::fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0;) taken.emplace_back(fd);
+    for (int i = 0; i < 3; ++i) taken.pop_back();
+    std::array<char, 64> buffer{};
+    door_arg_t arguments{};
+    arguments.rbuf = buffer.data();
+    arguments.rsize = buffer.size();
+    ASSERT_EQ(::door_call(door, &arguments), 0) << std::strerror(errno);
+    EXPECT_EQ(arguments.rbuf, buffer.data());
+    EXPECT_EQ(arguments.rsize, buffer.size());
+    EXPECT_EQ(std::string(arguments.data_ptr, arguments.data_size), "no");
+  });
+}
+
 TEST(DoorDescriptors, TooManyForOneMessageAreRefusedBothWays) {
   constexpr uint_t kTooMany = 1025;  // see door_call(3)
   static std::vector<door_desc_t> many(kTooMany, pass(0));
