@@ -98,15 +98,15 @@ std::uint64_t cookie_of(int fd) noexcept {
   return cookie;
 }
 
-bool is_marked(int fd) noexcept {
-  if (fd < 0 || fd >= kMostMarked) return false;
-  // acquire: pairs with the release in unmark(): who does not find it marked finds it being closed.
-  return (marks[fd / 64].load(std::memory_order_acquire) >> fd % 64 & 1) != 0;
+// As far as that is known, and can be asked: a program may have forbidden itself to.
+bool is_of(int fd, std::uint64_t inode) noexcept {
+  if (inode == 0) return true;
+  const std::uint64_t now = observe::inode_of(fd);
+  return now == 0 || static_cast<std::uint32_t>(now) == static_cast<std::uint32_t>(inode);
 }
 
 bool is_what_was_marked(int fd) noexcept {
-  return fd >= kMostKnown || static_cast<std::uint32_t>(observe::inode_of(fd)) ==
-                                 inodes[fd].load(std::memory_order_relaxed);
+  return fd >= kMostKnown || is_of(fd, inodes[fd].load(std::memory_order_relaxed));
 }
 
 // Sockets that are just being closed: their numbers are not marked any more, because somebody else
@@ -276,8 +276,8 @@ PrivateFd& PrivateFd::operator=(PrivateFd&& other) noexcept {
 }
 
 void PrivateFd::reset() noexcept {
-  if (is_here() && observe::inode_of(fd_.get()) != inode_) {
-    (void)release().release();
+  if (is_here() && !is_of(fd_.get(), inode_)) {
+    leave_number();
     return;
   }
   const std::uint64_t cookie = is_here() ? cookie_of(fd_.get()) : 0;
@@ -294,6 +294,20 @@ void PrivateFd::reset() noexcept {
   const NoFork guard;
   closing->fd.store(-1, std::memory_order_relaxed);
   closing->taken.store(false, std::memory_order_release);
+}
+
+// Another one may have it, and the mark is that one's.
+void PrivateFd::leave_number() noexcept {
+  const int fd = fd_.release();
+  if (fd >= kMostKnown ||
+      inodes[fd].load(std::memory_order_relaxed) == static_cast<std::uint32_t>(inode_))
+    unmark(fd);
+}
+
+bool is_marked(int fd) noexcept {
+  if (fd < 0 || fd >= kMostMarked) return false;
+  // acquire: pairs with the release in unmark(): who does not find it marked finds it being closed.
+  return (marks[fd / 64].load(std::memory_order_acquire) >> fd % 64 & 1) != 0;
 }
 
 bool is_kept(int fd) noexcept { return is_marked(fd) && is_what_was_marked(fd); }

@@ -72,15 +72,19 @@ class PrivateFd {
   [[nodiscard]] UniqueFd release() noexcept;
 
  private:
+  void leave_number() noexcept;
+
   UniqueFd fd_;
   std::uint64_t generation_ = 0;
-  std::uint64_t inode_ = 0;
+  std::uint64_t inode_ = 0;  // or not known
 };
 
 // Whether that number is a private descriptor's, which may just be closed.
 bool is_private(int fd) noexcept;
 // The same, but nobody is closing it; not the library's own close() either.
 bool is_kept(int fd) noexcept;
+// Whether the number was that of a private descriptor that has not been closed here.
+bool is_marked(int fd) noexcept;
 // The number is the program's from now on.
 void give_up_number(int fd) noexcept;
 

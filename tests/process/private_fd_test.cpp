@@ -3,9 +3,12 @@
 // Descriptors that a forked child does not have.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 
 #include "door/child.hpp"
 #include "farcall/memory.hpp"
+#include "forbidden_call.hpp"
 #include "process/process.hpp"
 
 namespace farcall::test {
@@ -43,6 +46,35 @@ TEST(PrivateFd, LeavesItsNumberToWhomItIsReleased) {
   PrivateFd mine(a_file());
   const UniqueFd others = mine.release();
   in_child([&] { EXPECT_TRUE(is_open(others.get())); });
+}
+
+TEST(PrivateFd, LeavesItsNumberToAnotherThatHasIt) {
+  PrivateFd mine(a_file());
+  const int number = mine.get();
+  ASSERT_EQ(::syscall(SYS_close, number), 0);
+  UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
+  if (file.get() != number) {
+    ASSERT_EQ(::syscall(SYS_dup3, file.get(), number, O_CLOEXEC), number);
+    file = UniqueFd(number);
+  }
+  const PrivateFd others(std::move(file));
+  mine = {};
+  EXPECT_TRUE(is_open(number));
+  in_child([&] { EXPECT_FALSE(is_open(number)); });
+}
+
+// Which file a number is of is more than some programs permit themselves to ask.
+TEST(PrivateFd, IsClosedWhereThatCannotBeAsked) {
+  in_child([] {
+    PrivateFd mine(a_file());
+    const PrivateFd other(a_file());
+    const int number = mine.get();
+    ASSERT_TRUE(forbid_call(SYS_statx));
+    ASSERT_TRUE(forbid_call(SYS_newfstatat));
+    mine = {};
+    EXPECT_FALSE(is_open(number));
+    in_child([&] { EXPECT_FALSE(is_open(other.get())); });
+  });
 }
 
 }  // namespace
