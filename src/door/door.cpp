@@ -203,7 +203,7 @@ void Door::check_references(std::size_t own) noexcept {
         was_referenced_ = false;
         is_unref_ = true;
         first = !told_.exchange(true, std::memory_order_relaxed);
-        tell = (attributes & DOOR_UNREF_MULTI) != 0 || first;
+        tell = !revoked() && ((attributes & DOOR_UNREF_MULTI) != 0 || first);
       }
     }
     if (first) endpoint_->set_terms(terms());

@@ -186,7 +186,9 @@ class SharedServer final : public Server, public ClientDeathObserver {
     }
     if (!data.empty() || count != 0) return EINVAL;  // it says it has none
   }
-  return incoming_.notice() ? 0 : door.admit(data.size(), count);
+  if (incoming_.notice()) [[unlikely]]
+    return door.revoked() ? EBADF : 0;
+  return door.admit(data.size(), count);
 }
 
 [[gnu::hot]] bool SharedServer::receive(Dispatch& call, bool cancellable) {

@@ -526,6 +526,16 @@ TEST_F(DoorUnref, TheServerMayRevokeTheDoorWhenItComes) {
   EXPECT_TRUE(eventually([] { return error_of(door) == EBADF; }));
 }
 
+// A path is left, and nobody comes that way.
+TEST_F(DoorUnref, DoesNotComeOfADoorThatIsRevoked) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  const int door = make_door(unref, DOOR_UNREF);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  ASSERT_EQ(::door_revoke(door), 0);
+  unref.expect(0);
+}
+
 // What the library duplicates to call it is not a reference.
 TEST_F(DoorUnref, ACallOfItsOwnProcessIsNone) {
   const int door = make_door(unref, DOOR_UNREF_MULTI);
