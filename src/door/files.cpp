@@ -200,9 +200,9 @@ int close_others(Function* function, unsigned first, unsigned last, int flags) n
   return from <= last ? function(from, last, flags) : 0;
 }
 
-// A number that the program has chosen.
+// A number that the program has chosen; a vfork child's is its own.
 int taken_over(int fd) noexcept {
-  process::give_up_number(fd);
+  if (process::is_marked(fd) && descriptors_are_ours()) process::give_up_number(fd);
   return fd;
 }
 
@@ -255,7 +255,8 @@ int close(int fd) {
 int farcall_own_close(int fd) __attribute__((alias("close"), visibility("hidden")));
 int close_range(unsigned first, unsigned last, int flags) noexcept {
   auto* const function = real::next<"close_range", int(unsigned, unsigned, int)>();
-  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) != 0)
+  constexpr unsigned kCloses = CLOSE_RANGE_UNSHARE;
+  if (first > last || (static_cast<unsigned>(flags) & ~kCloses) != 0)
     return function(first, last, flags);
   return close_many(first, last, [=] { return close_others(function, first, last, flags); });
 }

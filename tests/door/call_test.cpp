@@ -455,6 +455,13 @@ TEST(DoorCall, GoesOnWhereTheClientHasClosedAllElse) {
     });
 }
 
+TEST(DoorCall, GoesOnWhereTheClientClosesNoRange) {
+  const auto door = static_cast<unsigned>(::door_create(echo, nullptr, 0));
+  EXPECT_EQ(ERROR_OF(::close_range(door, door - 1, 0)), EINVAL);
+  EXPECT_EQ(ERROR_OF(::close_range(door, door, 1 << 7)), EINVAL);
+  EXPECT_EQ(call(static_cast<int>(door), "x").data, "x");
+}
+
 TEST(DoorCall, GoesOnWhereTheClientClosesARange) {
   const int door = ::door_create(echo, nullptr, 0);
   in_child([&] {

@@ -148,5 +148,32 @@ TEST_F(DoorStale, WhatAVforkChildDuplicatesIsNotKnownHere) {
   });
 }
 
+// The library's own, which the program cannot close by their numbers.
+TEST_F(DoorStale, WhatAVforkChildPutsInTheLibrarysPlaceIsNotThereHere) {
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  in_child([&] {
+    ASSERT_EQ(call(door, "x").data, "x");
+    std::vector<int> kept;
+    for (int fd = 3; fd < 200; ++fd) {
+      const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 200);
+      if (copy < 0) continue;
+      // What the program has goes, and comes back.
+      if (::close(fd) != 0)
+        kept.push_back(fd);
+      else
+        ASSERT_EQ(::dup2(copy, fd), fd);
+      ::close(copy);
+    }
+    ASSERT_FALSE(kept.empty());
+    const pid_t child = ::vfork();
+    if (child == 0) {
+      for (const int fd : kept) (void)::dup2(0, fd);
+      ::_exit(0);
+    }
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    for (const int fd : kept) EXPECT_EQ(ERROR_OF(::close(fd)), EBADF) << fd;
+  });
+}
+
 }  // namespace
 }  // namespace farcall::door::test
