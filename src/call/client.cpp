@@ -316,6 +316,7 @@ void Client::State::close() noexcept {
       throw;
     }
   } catch (...) {  // the thread is cancelled
+    if (results != nullptr) session->give_up();
     last_call_dispatched = session->dispatched();
     throw;
   }

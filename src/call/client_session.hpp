@@ -148,6 +148,11 @@ class ClientSession final : public SessionBase {
     return !taken_back_ &&
            (kept_ == number_ || control().taken.load(std::memory_order_relaxed) == number_);
   }
+  // In the middle of a call whose answer nobody waits for any more: the server takes it no longer,
+  // if it has not yet, and dispatched() says which. Not of an earlier one-way request.
+  void give_up() noexcept {
+    if (!outstanding_ && Turn::unpack(look()).number == number_) (void)take_back();
+  }
   // Whether the thread may be cancelled while it waits for a reply; else that is switched off.
   void set_cancellable(bool on) noexcept {
     cancellable_ = on;
