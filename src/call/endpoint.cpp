@@ -259,8 +259,8 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
   const std::uint64_t since = ticks();
   const int answers = descriptors[1].get();
   if (!made_by_sender(answers, sender)) return;
-  const std::uint64_t inode = observe::inode_of(descriptors[0].get());
-  PrivateMapping memory = adopt_session(std::move(descriptors[0]));
+  std::uint64_t inode = 0;
+  PrivateMapping memory = adopt_session(std::move(descriptors[0]), &inode);
   auto& control = *reinterpret_cast<SessionControl*>(memory.data());
   const auto refuse = [&](int error) {
     control.terms.refusal.store(static_cast<std::uint32_t>(error), std::memory_order_relaxed);

@@ -13,7 +13,7 @@
 
 namespace farcall::call {
 
-PrivateMapping adopt_session(UniqueFd&& fd) {
+PrivateMapping adopt_session(UniqueFd&& fd, std::uint64_t* inode) {
   SharedMemory memory = SharedMemory::adopt(std::move(fd));
   if (memory.size() != kSessionBytes) {
     fd = std::move(memory).release();
@@ -22,6 +22,7 @@ PrivateMapping adopt_session(UniqueFd&& fd) {
   PrivateMapping mapping(memory.fd(), memory.size(), MAP_POPULATE);
   if (reinterpret_cast<const SessionControl*>(mapping.data())->magic != SessionControl::kMagic)
     throw SystemError(EPROTO, "the memory holds no session");
+  if (inode != nullptr) *inode = observe::inode_of(memory.fd());
   return mapping;
 }
 

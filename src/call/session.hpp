@@ -148,8 +148,8 @@ static_assert(sizeof(SessionControl) == kSessionBytes);
 }
 
 // Takes over the memory that a client has sent. Throws SystemError: EPERM, EPROTO; then the
-// descriptor stays the caller's.
-PrivateMapping adopt_session(UniqueFd&& fd);
+// descriptor stays the caller's. `inode`: gets the file's number.
+PrivateMapping adopt_session(UniqueFd&& fd, std::uint64_t* inode = nullptr);
 
 // What a session's packets go through: `mine` brings what the other side sends, and its death;
 // `theirs` takes what this side sends.

@@ -224,12 +224,21 @@ struct AnyOne {
   return result < 0 ? error : 0;
 }
 
+// It may be anybody's file: whoever serves it is not asked, who need not answer.
 bool may_be_door(int fd) noexcept {
   const int saved = errno;
   struct stat status {};
+  struct statx known {};
+  bool may_be = ::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &known) == 0;
+  if (may_be) {
+    status.st_mode = known.stx_mode;
+    status.st_rdev = makedev(known.stx_rdev_major, known.stx_rdev_minor);
+  } else {
+    // Forbidden here, perhaps.
+    may_be = errno != EBADF && real::fstat(fd, &status) == 0;
+  }
   // No file is without a type but those that the kernel makes for its own purposes.
-  const bool may_be =
-      real::fstat(fd, &status) == 0 && ((status.st_mode & S_IFMT) == 0 || is_mounted(fd, status));
+  may_be = may_be && ((status.st_mode & S_IFMT) == 0 || is_mounted(fd, status));
   errno = saved;
   return may_be;
 }

@@ -226,14 +226,16 @@ void close_later(uid_t user, PrivateFd&& fd, Charge held) noexcept {
   }
 }
 
-void close_later(uid_t user, UniqueFd fd) noexcept { close_later(user, PrivateFd(std::move(fd))); }
+void close_later(uid_t user, UniqueFd fd) noexcept {
+  close_later(user, PrivateFd::of_peer(std::move(fd)));
+}
 
 void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept {
   std::vector<UniqueFd> mine = std::move(fds);
   try {
     std::list<PrivateFd> all;
     for (UniqueFd& fd : mine)
-      if (fd) all.emplace_back(std::move(fd));
+      if (fd) all.push_back(PrivateFd::of_peer(std::move(fd)));
     if (!all.empty()) close_all_later(user, std::move(all), {});
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): they are closed here
   }

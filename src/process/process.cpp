@@ -35,7 +35,9 @@ std::atomic<std::uint64_t> marks[kMostMarked / 64];
 std::atomic<int> highest_mark{0};
 
 // Which file each of them is of: the program may have closed it by a system call of its own, or in
-// a library, and have the number for another one. Of those beyond that is not known.
+// a library, and have the number for another one. Of those beyond that is not known. Files that
+// have no inode of their own (of eventfd(2), epoll, timerfd and inotify) are taken for one another:
+// the kernel shows nothing else by which a process could tell them apart at once.
 constexpr int kMostKnown = 1 << 16;
 std::atomic<std::uint32_t> inodes[kMostKnown];
 
@@ -258,12 +260,14 @@ NoFork::~NoFork() {
   making.fetch_sub(1);
 }
 
-PrivateFd::PrivateFd(UniqueFd fd) noexcept
+PrivateFd::PrivateFd(UniqueFd fd, bool of_peer) noexcept
     : fd_(beyond_standard_streams(std::move(fd))),
       generation_(generation()),
-      inode_(fd_ ? observe::inode_of(fd_.get()) : 0) {
+      inode_(fd_ && !of_peer ? observe::inode_of(fd_.get()) : 0) {
   if (fd_) mark(fd_.get(), inode_);
 }
+PrivateFd::PrivateFd(UniqueFd fd) noexcept : PrivateFd(std::move(fd), false) {}
+PrivateFd PrivateFd::of_peer(UniqueFd fd) noexcept { return {std::move(fd), true}; }
 
 PrivateFd& PrivateFd::operator=(PrivateFd&& other) noexcept {
   if (this != &other) {

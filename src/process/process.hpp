@@ -54,11 +54,14 @@ class NoFork {
 
 // A descriptor of this process alone: closed in forked children at once, and left alone by
 // destructors that run there; also where the program has closed it and has the number for a file of
-// its own.
+// its own, as far as that has another inode.
 class PrivateFd {
  public:
   PrivateFd() noexcept = default;
   explicit PrivateFd(UniqueFd fd) noexcept;
+  // What a peer has sent, any file: which one is not asked, as its server may say now this and now
+  // that, and it is closed in any case.
+  static PrivateFd of_peer(UniqueFd fd) noexcept;
   PrivateFd(PrivateFd&& other) noexcept = default;
   PrivateFd& operator=(PrivateFd&& other) noexcept;
   ~PrivateFd() { reset(); }
@@ -72,6 +75,7 @@ class PrivateFd {
   [[nodiscard]] UniqueFd release() noexcept;
 
  private:
+  PrivateFd(UniqueFd fd, bool of_peer) noexcept;
   void leave_number() noexcept;
 
   UniqueFd fd_;

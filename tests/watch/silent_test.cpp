@@ -3,10 +3,8 @@
 // A process can keep whoever reads its memory waiting: by a page of a file system that it serves
 // itself, and does not serve. Root is not held up by that.
 #include <fcntl.h>
-#include <linux/fuse.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 
@@ -17,6 +15,7 @@
 #include <fstream>
 #include <string>
 
+#include "silent_file.hpp"
 #include "watch/ends.hpp"
 #include "watch/memory.hpp"
 
@@ -38,50 +37,6 @@ Told& shared_told() {
   return *new (memory) Told;
 }
 
-// Answers what is needed to map the file, and no read of it.
-[[noreturn]] void serve(int fuse) {
-  ::alarm(60);
-  std::vector<char> request(std::size_t{1} << 18);
-  for (;;) {
-    if (::read(fuse, request.data(), request.size()) <= 0) ::_exit(0);
-    fuse_in_header header;
-    std::memcpy(&header, request.data(), sizeof header);
-    std::vector<char> answer(sizeof(fuse_out_header));
-    fuse_out_header out{.len = 0, .error = 0, .unique = header.unique};
-    const auto add = [&](const auto& body) {
-      const auto* const bytes = reinterpret_cast<const char*>(&body);
-      answer.insert(answer.end(), bytes, bytes + sizeof body);
-    };
-    if (header.opcode == FUSE_INIT) {
-      fuse_init_out init{};
-      init.major = FUSE_KERNEL_VERSION;
-      init.minor = 31;
-      init.max_write = kPage;
-      init.max_readahead = kPage;
-      init.max_background = 16;
-      init.congestion_threshold = 12;
-      add(init);
-    } else if (header.opcode == FUSE_GETATTR) {
-      fuse_attr_out attributes{};
-      attributes.attr_valid = 1000;
-      attributes.attr.ino = 1;
-      attributes.attr.size = kPage;
-      attributes.attr.mode = S_IFREG | 0644;
-      attributes.attr.nlink = 1;
-      add(attributes);
-    } else if (header.opcode == FUSE_OPEN) {
-      add(fuse_open_out{});
-    } else if (header.opcode == FUSE_READ) {
-      continue;
-    } else {
-      out.error = -ENOSYS;
-    }
-    out.len = static_cast<std::uint32_t>(answer.size());
-    std::memcpy(answer.data(), &out, sizeof out);
-    if (::write(fuse, answer.data(), answer.size()) < 0) ::_exit(1);
-  }
-}
-
 void put(const char* file, const std::string& text) { std::ofstream(file) << text; }
 
 // In a user namespace of its own, as anybody may. Returns an errno value.
@@ -94,13 +49,7 @@ int map_what_nobody_serves(const std::string& file, std::uint64_t& address) {
   put("/proc/self/setgroups", "deny");
   put("/proc/self/uid_map", "0 " + std::to_string(kStranger) + " 1");
   put("/proc/self/gid_map", "0 " + std::to_string(kStranger) + " 1");
-  const int fuse = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
-  if (fuse < 0) return errno;
-  const std::string options =
-      "fd=" + std::to_string(fuse) + ",rootmode=100644,user_id=0,group_id=0";
-  if (::mount("x", file.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0) return errno;
-  if (::fork() == 0) serve(fuse);
-  ::close(fuse);
+  if (const int error = serve_file(file, FUSE_READ); error != 0) return error;
   const int opened = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat status {};  // asked for, so that the kernel knows the size
   if (opened < 0 || ::fstat(opened, &status) != 0) return errno;
