@@ -31,6 +31,13 @@ int has_room(int pipe, bool wait) {
   return ready;
 }
 
+// No point of cancellation, and that nobody reads it a write tells.
+void wait_for_room(int pipe) noexcept {
+  pollfd room{.fd = pipe, .events = POLLOUT, .revents = 0};
+  if (kernel(SYS_ppoll, &room, 1, nullptr, nullptr, 0) == -EINVAL)
+    select_one(pipe, POLLOUT, nullptr);
+}
+
 // What has been taken out of a connection, and cannot be put back: where somebody else has taken
 // the pipe's room meanwhile, it is waited for. Zero, or -1 where nobody reads the pipe any more.
 int write_all(int pipe, const std::byte* bytes, std::size_t size) {
@@ -40,7 +47,7 @@ int write_all(int pipe, const std::byte* bytes, std::size_t size) {
       bytes += written;
       size -= static_cast<std::size_t>(written);
     } else if (written == -EAGAIN) {
-      (void)has_room(pipe, true);
+      wait_for_room(pipe);
     } else if (written != -EINTR) {
       return static_cast<int>(with_errno(written));
     }

@@ -4,6 +4,7 @@
 // These tests run as those of contract_test.cpp do.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -11,13 +12,16 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <string>
 #include <thread>
 
+#include "children.hpp"
 #include "farcall/memory.hpp"
+#include "preload/real.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
@@ -169,6 +173,72 @@ TEST(Calls, SplicingIntoAPipeWithoutReaderBreaksIt) {
 }
 
 // Whatever the connection has to say then, it says it to the next call.
+// A thread that has taken bytes, for which it waits, for a pipe whose room others have used
+// meanwhile.
+class SplicesIntoAFullPipe {
+ public:
+  SplicesIntoAFullPipe() {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+    out = UniqueFd(ends[0]);
+    in_ = UniqueFd(ends[1]);
+    thread = std::thread([this] {
+      waits_ = kernel(SYS_gettid);
+      result = ::splice(pair_.server.get(), nullptr, in_.get(), nullptr, 100, 0);
+      error = errno;
+    });
+    while (waits_ == 0) std::this_thread::yield();
+    sleep();
+    const std::string block(4096, 'b');
+    while (::write(in_.get(), block.data(), block.size()) > 0) {
+    }
+    pair_.put("bytes");
+    sleep();
+  }
+  UniqueFd out;
+  ssize_t result = 0;
+  int error = 0;
+  std::thread thread;
+
+ private:
+  void sleep() const {
+    std::this_thread::sleep_for(50ms);
+    await_sleep(waits_);
+  }
+  const Pair pair_;
+  UniqueFd in_;
+  std::atomic<long> waits_{0};
+};
+
+TEST(TcpCalls, SplicingLosesNoBytesWithAThreadThatIsCancelled) {
+  if (!preloaded()) return;  // the kernel looks at the pipe once more
+  SplicesIntoAFullPipe splices;
+  ASSERT_EQ(::pthread_cancel(splices.thread.native_handle()), 0);
+  std::string got;
+  for (int i = 0; i < 500 && !got.ends_with("bytes"); ++i) {
+    std::string part(65536, '\0');
+    const ssize_t size = ::read(splices.out.get(), part.data(), part.size());
+    if (size > 0) got += part.substr(0, static_cast<std::size_t>(size));
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_TRUE(got.ends_with("bytes"));
+  splices.thread.join();
+}
+
+TEST(TcpCalls, SplicingBreaksAPipeOnceThatLosesItsReader) {
+  if (!preloaded()) return;
+  static std::atomic<int> broken;
+  broken = 0;
+  const auto before = ::signal(SIGPIPE, [](int) { ++broken; });
+  SplicesIntoAFullPipe splices;
+  splices.out.reset();
+  splices.thread.join();
+  EXPECT_EQ(splices.result, -1);
+  EXPECT_EQ(splices.error, EPIPE);
+  EXPECT_EQ(broken, 1);
+  ::signal(SIGPIPE, before);
+}
+
 TEST(Calls, SplicingSpeaksOfThePipeFirst) {
   Pair pair;
   int ends[2];
