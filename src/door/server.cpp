@@ -267,7 +267,7 @@ void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, const Need
                         now >= pool.starting_until.load(std::memory_order_relaxed);
   if (!may_make && !pool.has_reserve()) return;
   // Of those who wait no more can be served at once than there are processors.
-  const std::size_t most = pressed ? need.crowd + (need.receiving ? 1 : 0) : 1;
+  const std::size_t most = (pressed ? need.crowd : 1) + (need.receiving ? 1 : 0);
   const std::size_t idle = pool.idle_threads();
   if (idle >= most) return;
   if (pool.call_reserve()) {

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "door/scoped_server.hpp"
+#include "farcall/limits.h"
 
 namespace farcall::door::test {
 namespace {
@@ -399,6 +400,33 @@ TEST(DoorThreads, TheProcedureGetsCookieAndRequest) {
       },
       &cookie, 0);
   EXPECT_EQ(call(door, "question").data, "question");
+}
+
+// A long request is taken for a while, and the only thread that there is takes it. This one is
+// refused then, so that the thread asks for no other one to serve meanwhile.
+TEST(DoorThreads, TheOnlyOneAsksForAnotherBeforeItTakesALongRequest) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  static const auto* const asked_for = new Shared<std::atomic<int>>;
+  constexpr std::size_t kLong = std::size_t{5} << 20;
+  const ScopedServer server([&] {
+    farcall_limits few{};
+    few.size = sizeof few;
+    few.bytes_per_user = kLong + kLong / 2;
+    EXPECT_EQ(::door_limits_set(&few), 0);
+    ::door_server_create([](door_info_t*) {
+      if (++**asked_for == 1) std::thread([] { ::door_return(nullptr, 0, nullptr, 0); }).detach();
+    });
+    const int door = ::door_create(echo, nullptr, 0);
+    EXPECT_TRUE(others_come_to_rest());
+    return door;
+  });
+  EXPECT_EQ(**asked_for, 1);
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    EXPECT_EQ(error_of(server.door(), std::string(kLong, 'x')), E2BIG);
+  });
+  EXPECT_EQ(**asked_for, 2);
 }
 
 }  // namespace
