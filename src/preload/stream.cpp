@@ -366,9 +366,8 @@ bool Receiver::may_have_news(const Ring& ring) const noexcept {
   constexpr std::uint64_t kAhead = 256;
   for (std::uint64_t ahead = 0; ahead < kAhead; ahead += kLine)
     __builtin_prefetch(ring.bytes + ((head_ + ahead) & (ring.size - 1)));
-  // A sender that has moved both on has put nothing there yet. acquire: the head is looked at after
-  // the tail.
-  const std::uint64_t tail = ring.control->tail.load(std::memory_order_acquire) & ~kFlags;
+  // A sender that has moved both on has put nothing there yet.
+  const std::uint64_t tail = ring.control->tail.load(std::memory_order_relaxed) & ~kFlags;
   if (tail != head_ && tail != ring.control->head.load(std::memory_order_relaxed)) return true;
   const std::uint64_t made = ring.control->marks_made.load(std::memory_order_relaxed);
   if (made == marks_done_) return false;
