@@ -199,7 +199,7 @@ void Door::check_references(std::size_t own) noexcept {
       if (count > 1) {
         was_referenced_ = true;
         is_unref_ = false;
-      } else if (was_referenced_) {
+      } else if (was_referenced_ && !is_active()) {
         was_referenced_ = false;
         is_unref_ = true;
         first = !told_.exchange(true, std::memory_order_relaxed);
@@ -210,6 +210,20 @@ void Door::check_references(std::size_t own) noexcept {
     if (tell) port_.post(endpoint_);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion
   }
+}
+
+// seq_cst, as in call_ended(): whose call is seen here to go on sees that somebody waits for it.
+bool Door::is_active() noexcept {
+  if (active_.load(std::memory_order_relaxed) == 0) return false;
+  waits_.store(true, std::memory_order_seq_cst);
+  return active_.load(std::memory_order_seq_cst) != 0;
+}
+
+void Door::call_ended() noexcept {
+  const NoCancel guard;
+  if (active_.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
+  if (waits_.load(std::memory_order_seq_cst) && waits_.exchange(false))
+    ReferenceChecks::add(shared_from_this());
 }
 
 void Door::branch_closed(std::uint64_t socket) noexcept {

@@ -86,6 +86,28 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   [[nodiscard]] bool counts_references() const noexcept {
     return (attributes & (DOOR_UNREF | DOOR_UNREF_MULTI)) != 0;
   }
+  // Of a door that counts references: a call in progress, until whose end it is not told.
+  class ActiveCall {
+   public:
+    ActiveCall() noexcept = default;
+    explicit ActiveCall(std::shared_ptr<Door> door) noexcept : door_(std::move(door)) {
+      door_->active_.fetch_add(1, std::memory_order_seq_cst);
+    }
+    ActiveCall(ActiveCall&& other) noexcept = default;
+    ActiveCall& operator=(ActiveCall&& other) noexcept {
+      end();
+      door_ = std::move(other.door_);
+      return *this;
+    }
+    ~ActiveCall() { end(); }
+    void end() noexcept {
+      if (door_) [[unlikely]]
+        std::exchange(door_, nullptr)->call_ended();
+    }
+
+   private:
+    std::shared_ptr<Door> door_;
+  };
   // The socket that door_create() returned.
   [[nodiscard]] std::uint64_t primary() const noexcept { return primary_; }
 
@@ -115,6 +137,9 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   // A notification that comes once is no attribute any more once it has come.
   [[nodiscard]] unsigned shown_attributes() const noexcept;
   [[nodiscard]] int admit_descriptors(std::size_t count) const noexcept;
+  void call_ended() noexcept;
+  // Whether it is to wait with what it would be told, for the end of the last call.
+  bool is_active() noexcept;
 
   Port& port_;  // of the pool
   std::shared_ptr<Endpoint> endpoint_;
@@ -123,7 +148,9 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   std::atomic<std::uint64_t> data_max_{SIZE_MAX};
   std::atomic<std::uint64_t> desc_max_;
   std::atomic<bool> told_{false};  // of a single reference left
-  mutable std::mutex lock_;        // protects all below
+  std::atomic<std::size_t> active_{0};
+  std::atomic<bool> waits_{false};  // for the last call to end
+  mutable std::mutex lock_;         // protects all below
   std::vector<std::shared_ptr<Attachment>> attachments_;
   bool was_referenced_ = false;
   bool is_unref_ = false;

@@ -62,8 +62,8 @@ int drop_answer(const Incoming& incoming, int error, const door_desc_t* descript
 
 class SharedDeferred final : public Deferred, public ClientDeathObserver {
  public:
-  SharedDeferred(std::shared_ptr<SharedPool> pool, Incoming&& incoming)
-      : pool_(std::move(pool)), incoming_(std::move(incoming)) {
+  SharedDeferred(std::shared_ptr<SharedPool> pool, Incoming&& incoming, Door::ActiveCall&& active)
+      : pool_(std::move(pool)), active_(std::move(active)), incoming_(std::move(incoming)) {
     incoming_.observe(nullptr);
     data_size = incoming_.data().size();
     if (data_size != 0) data_ptr = reinterpret_cast<char*>(incoming_.data().data());
@@ -87,6 +87,7 @@ class SharedDeferred final : public Deferred, public ClientDeathObserver {
 
  private:
   const std::shared_ptr<SharedPool> pool_;  // lasts as long as its calls
+  Door::ActiveCall active_;                 // goes after what it has received
   Incoming incoming_;
   void (*gone_)(void* cookie) = nullptr;
   void* cookie_ = nullptr;
@@ -111,15 +112,17 @@ class SharedServer final : public Server, public ClientDeathObserver {
     int error = try_to_answer(incoming_, data, size, descriptors, count, pass);
     if (error != 0) error = drop_answer(incoming_, error, descriptors, count);
     if (error != 0 && soon_back) thread_.set_about_to_receive(false);
+    if (error == 0) active_.end();
     return error;
   }
   int refuse(int error) noexcept override {
     if (!incoming_.notice()) incoming_.refuse(error);
+    active_.end();
     return 0;
   }
   int defer(std::unique_ptr<Deferred>& call) override {
     if (incoming_.notice()) return EINVAL;
-    call = std::make_unique<SharedDeferred>(pool_, std::move(incoming_));
+    call = std::make_unique<SharedDeferred>(pool_, std::move(incoming_), std::move(active_));
     serving = false;
     left();
     return 0;
@@ -128,6 +131,7 @@ class SharedServer final : public Server, public ClientDeathObserver {
   void drop() noexcept override {
     serving = false;
     incoming_ = Incoming();
+    active_.end();
   }
 
   void client_gone(const Endpoint& endpoint) noexcept override {
@@ -158,6 +162,7 @@ class SharedServer final : public Server, public ClientDeathObserver {
   // Clients and servers that spin do so in pairs, as long as the kernel lets them: there a thread
   // for each is quicker by far, and who does not run at the moment waits the longer.
   const bool sleeps_ = Process::here().mode == WaitMode::block;
+  Door::ActiveCall active_;
   Incoming incoming_;
   ServerThread thread_;  // goes before what it has received
   std::vector<door_desc_t> received_;
@@ -212,6 +217,8 @@ class SharedServer final : public Server, public ClientDeathObserver {
   make_spare(door);
   call.procedure = door.procedure;
   call.cookie = door.cookie;
+  if (door.counts_references() && !incoming_.notice()) [[unlikely]]
+    active_ = Door::ActiveCall(door_);
   if (incoming_.notice()) {
     call.data = static_cast<char*>(DOOR_UNREF_DATA);
   } else if (!incoming_.data().empty()) {

@@ -7,6 +7,7 @@
 
 #include "door/sandbox.hpp"
 #include "door/scoped_server.hpp"
+#include "farcall/doors.h"
 
 namespace farcall::door::test {
 namespace {
@@ -524,6 +525,47 @@ TEST_F(DoorUnref, TheServerMayRevokeTheDoorWhenItComes) {
   in_child([] { EXPECT_EQ(call(door, "x").data, "x"); });
   EXPECT_TRUE(revoked.wait());
   EXPECT_TRUE(eventually([] { return error_of(door) == EBADF; }));
+}
+
+TEST_F(DoorUnref, WaitsForCallsInProgress) {
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  for (const bool defers : {false, true}) {
+    struct Slow {
+      const bool defers;
+      Event begun;
+      Event go_on;
+      Event told;
+      void operator()(char* data, size_t, door_desc_t*, uint_t) {
+        if (static_cast<void*>(data) == DOOR_UNREF_DATA) {
+          told.happens();
+          ::door_return(nullptr, 0, nullptr, 0);
+        }
+        if (defers) {
+          door_deferred_t* later = nullptr;
+          EXPECT_EQ(::door_defer(&later), 0);
+          std::thread([this, later] {
+            begun.happens();
+            go_on.await();
+            ::door_deferred_return(later, nullptr, 0, nullptr, 0);
+          }).detach();
+          ::door_return(nullptr, 0, nullptr, 0);
+        }
+        begun.happens();
+        go_on.await();
+        answer("x");
+      }
+    };
+    auto& slow = *new Slow{.defers = defers, .begun = {}, .go_on = {}, .told = {}};
+    const int door = make_door(slow, DOOR_UNREF);
+    const int second = ::dup(door);
+    Caller caller(door, "x");
+    ASSERT_TRUE(slow.begun.wait());
+    ::close(second);
+    EXPECT_FALSE(slow.told.wait(kGlance));
+    slow.go_on.happens();
+    EXPECT_EQ(caller.reply().error, 0);
+    EXPECT_TRUE(slow.told.wait());
+  }
 }
 
 // A path is left, and nobody comes that way.
