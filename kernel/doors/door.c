@@ -108,6 +108,9 @@ static void tell_unref(struct stplr_door *door)
 {
 	const bool multi = door->attributes & STPLR_DOOR_UNREF_MULTI;
 
+	/* The program has been told that nothing more comes. */
+	if (READ_ONCE(door->revoked))
+		return;
 	if ((test_and_set_bit(STPLR_UNREF_TOLD, &door->unref_state) && !multi) ||
 	    test_and_set_bit(STPLR_UNREF_QUEUED, &door->unref_state))
 		return;

@@ -184,6 +184,10 @@ static int receive_unref(struct serving *serving, struct stplr_item *item)
 {
 	struct stplr_door *door = stplr_door_of_notice(item);
 
+	if (READ_ONCE(door->revoked)) {
+		stplr_door_noticed(door);
+		return -EAGAIN;
+	}
 	describe_door(serving, door);
 	serving->arguments.notes |= STPLR_NOTE_UNREF;
 	if (!put_received(serving)) {

@@ -131,12 +131,36 @@ static void a_door_without_descriptors_is_gone(void)
 	while (settled_bytes_of(0) > before);
 }
 
+/* Not even what waits to be received. */
+static void a_revoked_door_tells_nothing(void)
+{
+	int pool = new_pool(), door = new_door_of(pool, 6, 0);
+	int told = new_door_of(pool, 5, STPLR_DOOR_UNREF_MULTI);
+	int untold = new_door_of(pool, 5, STPLR_DOOR_UNREF_MULTI);
+	struct serving serving = { .pool = pool };
+
+	close(dup(told));
+	nap(300);
+	OK(ioctl(told, STPLR_DOOR_REVOKE));
+	OK(ioctl(untold, STPLR_DOOR_REVOKE));
+	close(dup(untold));
+	pid_t client = CALLER(pool, {
+		nap(300);
+		IS(0, knock(door));
+	});
+	IS(0, serve(&serving));
+	CHECK(!(serving.arguments.notes & STPLR_NOTE_UNREF) && serving.arguments.next_id);
+	finish(&serving);
+	join(client);
+}
+
 static const struct test tests[] = {
 	{ "a door tells that a single descriptor is left",
 	  a_door_tells_that_a_single_descriptor_is_left },
 	{ "a door tells so each time if it is to", a_door_tells_so_each_time_if_it_is_to },
 	{ "references that nobody closes count", references_that_nobody_closes_count },
 	{ "references of many processes count", references_of_many_processes_count },
+	{ "a revoked door tells nothing", a_revoked_door_tells_nothing },
 	{ "a door without descriptors is gone", a_door_without_descriptors_is_gone },
 };
 

@@ -64,6 +64,8 @@ constexpr SystemCall kCalls[] = {
     {SYS_gettid, {}},
     {SYS_getpid, {}},
     {SYS_tgkill, {kNone}},
+    {SYS_rt_tgsigqueueinfo, {kNone, kNone, 1}},
+    {SYS_pselect6, {kNone}},
     {SYS_tkill, {kNone}},
     {SYS_sched_yield, {}},
     {SYS_ppoll, {1, 1, 1, 1}},  // nowhere

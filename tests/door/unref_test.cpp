@@ -570,7 +570,6 @@ TEST_F(DoorUnref, WaitsForCallsInProgress) {
 
 // A path is left, and nobody comes that way.
 TEST_F(DoorUnref, DoesNotComeOfADoorThatIsRevoked) {
-  if (over_module()) GTEST_SKIP() << "the module is here";
   const Sandbox sandbox;
   const std::string path = sandbox.file("door");
   const int door = make_door(unref, DOOR_UNREF);
