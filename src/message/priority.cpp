@@ -41,8 +41,9 @@ struct Borrowed {
 
 // 0: there is no such thread.
 int priority_of(pid_t thread) noexcept {
-  const int policy = ::sched_getscheduler(thread);
+  int policy = ::sched_getscheduler(thread);
   if (policy < 0) return 0;
+  policy &= ~SCHED_RESET_ON_FORK;
   if (policy == SCHED_FIFO || policy == SCHED_RR) {
     sched_param parameters{};
     if (::sched_getparam(thread, &parameters) != 0) return 0;

@@ -217,11 +217,11 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
 int SharedConnection::finish(Sending& sending, CallResults& results, std::span<std::byte> scratch) {
   const std::int64_t flags = results.status & ~std::int64_t{0xffffffff};
   const auto status = static_cast<std::int32_t>(results.status);
+  if (status < 0) throw SystemError(EPROTO, "a status below 0");
   if (flags == 0) [[likely]] {
     if (results.large) throw SystemError(EPROTO, "a reply that is too long");
     if (!scratch.empty()) scatter(results.data, sending.room);
     sending.replied = results.data.size();
-    if (status < 0) throw SystemError(EPROTO, "a status below 0");
     return status;
   }
   if (flags == kFailed) {

@@ -93,6 +93,7 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
     {
       const std::lock_guard guard(lock_);
       if (!socket_) return;  // the connection has ended meanwhile
+      started_ = true;
       in_page_ = std::min(page().count.exchange(PulsePage::kTaken), PulsePage::kMost);
       number_ = port.listen(socket_.get(), std::move(self), user_, kNormalPriority);
     }
@@ -115,6 +116,7 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
     std::size_t vain = 0;
     {
       const std::lock_guard guard(lock_);
+      if (!started_) return 0;  // what is in the page comes first, and start() sees to it
       while (socket_ && !paused_ && (most > 0 || has_at_hand()))
         if (!take_one(link, *channel, most, vain)) return vain;
       if (socket_) return vain;
@@ -226,6 +228,7 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   std::mutex lock_;                  // protects what follows; taken before the channel's
   Credentials sender_;               // of the last packet
   std::optional<PulsePacket> held_;  // taken while there was no room for it; of sender_
+  bool started_ = false;
   process::PrivateMapping page_;
   std::uint32_t in_page_ = 0;
   std::uint32_t taken_ = 0;

@@ -295,5 +295,39 @@ TEST(MessagePriority, ARealTimeClientIsServedInRealTime) {
   client.join();
 }
 
+// As rtkit makes them, and as a server is that has been lent a priority.
+TEST(MessagePriority, AThreadWhoseChildrenAreNotInRealTimeIsStillInRealTime) {
+  const sched_param lower{.sched_priority = 7};
+  const sched_param higher{.sched_priority = 50};
+  const sched_param usual{.sched_priority = 0};
+  if (::sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &lower) != 0)
+    GTEST_SKIP() << "no permission for real time";
+  farcall_priority_changed();
+  EXPECT_EQ(farcall_priority(), 47);
+  ::sched_setscheduler(0, SCHED_OTHER, &usual);
+  farcall_priority_changed();
+  Channel channel(FARCALL_INHERIT);
+  const auto served = [&](const sched_param* own) {
+    std::thread client([&] {
+      ::sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &lower);
+      farcall_priority_changed();
+      send(channel.connection, "x");
+    });
+    if (own != nullptr) ::sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, own);
+    farcall_priority_changed();
+    const Message message = receive(channel.id);
+    EXPECT_EQ(message.info.priority, 47);
+    sched_param now{};
+    ::sched_getparam(0, &now);
+    answer(message.id, 0);
+    client.join();
+    ::sched_setscheduler(0, SCHED_OTHER, &usual);
+    farcall_priority_changed();
+    return now.sched_priority;
+  };
+  EXPECT_EQ(served(nullptr), 7);
+  EXPECT_EQ(served(&higher), 50);
+}
+
 }  // namespace
 }  // namespace farcall::message::test

@@ -113,6 +113,40 @@ def test_a_message_is_answered_once():
         assert got == [b"first"]
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda message: message.error(134),
+        lambda message: message.error(2**31),
+        lambda message: message.reply(status=2**31),
+        lambda message: message.reply(status=1.5),
+    ],
+)
+def test_a_refused_answer_leaves_nobody_waiting(refused):
+    with messages.Channel() as channel, channel.connect() as connection:
+        seen = []
+
+        def send():
+            for _ in range(2):
+                try:
+                    seen.append(connection.send(b"x", timeout=60))
+                except OSError as error:
+                    seen.append(error.errno)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        message = channel.receive(60)
+        with pytest.raises((OSError, ValueError, ctypes.ArgumentError)):
+            refused(message)
+        message.reply(b"another")
+        message = channel.receive(60)
+        with pytest.raises((OSError, ValueError, ctypes.ArgumentError)):
+            refused(message)
+        del message
+        thread.join()
+        assert seen == [b"another", errno.ECONNABORTED]
+
+
 def test_receiving_waits_as_long_as_it_is_told():
     with messages.Channel() as channel:
         with pytest.raises(BlockingIOError):

@@ -98,6 +98,14 @@ TEST(ThriftHostile, AFullSocketHoldsNobodyUp) {
   server.expect_service();
 }
 
+// As the server's own, by which it stops.
+TEST(ThriftHostile, APulseOfAClientStopsNobody) {
+  const Acceptor server;
+  const MessageConnection client(server.name);
+  for (int code = 0; code < 4; ++code) client.pulse(code, 0);
+  server.expect_service();
+}
+
 TEST(ThriftHostile, WhatIsNoStreamIsRefused) {
   const Acceptor server;
   const UniqueFd tcp = lingering(0);

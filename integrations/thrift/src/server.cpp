@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -26,8 +27,19 @@ using apache::thrift::transport::TTransportException;
 struct TFarcallServerTransport::Listening {
   Listening(const std::string& name, mode_t mode)
       : channel(name, 0, mode), own(channel.connect()) {}
+  void interrupt() noexcept {
+    interrupts.fetch_add(1);
+    (void)farcall_pulse(own.number(), 0, kInterrupt, 0);
+  }
+  // Anybody who may connect may send such a pulse; whether this process has.
+  bool take_interrupt() noexcept {
+    int before = interrupts.load();
+    while (before > 0 && !interrupts.compare_exchange_weak(before, before - 1)) continue;
+    return before > 0;
+  }
   MessageChannel channel;
   MessageConnection own;
+  std::atomic<int> interrupts{0};
 };
 
 namespace {
@@ -268,7 +280,7 @@ void TFarcallServerTransport::listen() {
 }
 
 void TFarcallServerTransport::interrupt() {
-  if (const auto now = listening()) (void)farcall_pulse(now->own.number(), 0, kInterrupt, 0);
+  if (const auto now = listening()) now->interrupt();
 }
 
 void TFarcallServerTransport::interruptChildren() {
@@ -289,7 +301,7 @@ void TFarcallServerTransport::close() {
     listening_ = nullptr;
   }
   // Who is in accept() still holds it; this ends its wait.
-  if (last) (void)farcall_pulse(last->own.number(), 0, kInterrupt, 0);
+  if (last) last->interrupt();
 }
 
 std::shared_ptr<TTransport> TFarcallServerTransport::acceptImpl() {
@@ -304,7 +316,7 @@ std::shared_ptr<TTransport> TFarcallServerTransport::acceptImpl() {
       if (error.code().value() != EBADF) continue;  // others than that client can be accepted
       throw TTransportException(TTransportException::UNKNOWN, name_, error.code().value());
     }
-    if (message.is_pulse() && message.info().code == kInterrupt)
+    if (message.is_pulse() && message.info().code == kInterrupt && now->take_interrupt())
       throw TTransportException(TTransportException::INTERRUPTED, name_);
     try {
       if (message && hello == kFar) {

@@ -25,7 +25,7 @@ import os
 import pathlib
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from ._closing import Closing
@@ -178,30 +178,33 @@ class Message:
         """Whether nobody waits for an answer, or no longer."""
         return self._id == 0
 
-    def _take(self) -> int:
-        number, self._id = self._id, 0
-        if number == 0:
+    def _answer(self, answer: Callable[..., int], *arguments: Any) -> None:
+        # Where the answer is refused the sender waits on, for another one.
+        if self._id == 0:
             raise ValueError("this wants no answer, or has had it")
-        return number
+        result = answer(self._id, *arguments)
+        if result >= 0 or ctypes.get_errno() == errno.ESRCH:
+            self._id = 0
+        if result < 0:
+            _fail()
 
     def reply(self, data: Any = b"", status: int = 0) -> None:
         """Answers, with a status of 0 or more."""
         reply = _bytes(data)
-        if status < 0:
-            raise ValueError("a negative status")
-        if _lib().reply(self._take(), status, reply, len(reply)) < 0:
-            _fail()
+        if not 0 <= status < 2**31:
+            raise ValueError("a status is from 0 to 2**31 - 1")
+        self._answer(_lib().reply, status, reply, len(reply))
 
     def error(self, number: int) -> None:
         """Answers: the sender's call raises OSError with that errno."""
-        if number <= 0:
+        if not 0 < number < 2**31:
             raise ValueError("not an errno")
-        if _lib().error(self._take(), number) < 0:
-            _fail()
+        self._answer(_lib().error, number)
 
     def __del__(self) -> None:
         if self._id != 0 and self._process == os.getpid():
-            _lib().error(self._take(), errno.ECONNABORTED)
+            _lib().error(self._id, errno.ECONNABORTED)
+            self._id = 0
 
     def __repr__(self) -> str:
         return f"<Message of {len(self.data)} bytes from process {self.pid}>"
