@@ -85,12 +85,13 @@ void kick(Set& set, int set_fd, int fd) noexcept {
   set.kicked_count.fetch_add(1, std::memory_order_relaxed);
   // What is told of once is not told of by two events.
   const bool once = (entry.event.events & EPOLLONESHOT) != 0;
-  const auto has_room = [fd]() noexcept { return (poll_now(fd, POLLOUT) & POLLOUT) != 0; };
+  // Asked once: it may get room at any moment.
+  const bool has_room = (poll_now(fd, POLLOUT) & POLLOUT) != 0;
   epoll_event event = entry.event;
   event.events |= EPOLLOUT;
-  if (!once || has_room()) change_registration(set_fd, fd, event);
+  if (!once || has_room) change_registration(set_fd, fd, event);
   // Where only the kernel tells, the program may fill the socket before it waits.
-  if ((needs_kicks(set) && !once) || !has_room()) add_waker(set, set_fd, entry.event);
+  if ((needs_kicks(set) && !once) || !has_room) add_waker(set, set_fd, entry.event);
 }
 
 namespace {

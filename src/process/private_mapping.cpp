@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/private_mapping.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <array>
@@ -109,6 +110,11 @@ void detail::hide_parents_memory() noexcept {
 // The addresses first, then the place, and the file last: a child that is forked in between finds
 // all that it has of the file.
 PrivateMapping::PrivateMapping(int file, std::size_t size, int flags) {
+  // Such a file cannot be mapped so; kernels before 6.13 say that when the addresses are free
+  // again, and another thread's memory may be there by then.
+  const int seals = ::fcntl(file, F_GET_SEALS);
+  if (seals < 0 || (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0)
+    throw SystemError(EPERM, "shared memory from the peer cannot be written to");
   void* const address = blank(nullptr, size);
   if (address == MAP_FAILED) throw_errno("mmap to reserve addresses");
   memory_ = Mapping(address, size);
@@ -122,7 +128,11 @@ PrivateMapping::PrivateMapping(int file, std::size_t size, int flags) {
       MAP_FAILED)
     return;
   const int error = errno;
-  reset();
+  // What is there may be another thread's.
+  place.address.store(nullptr, std::memory_order_release);
+  used.fetch_sub(1, std::memory_order_relaxed);
+  place_ = nullptr;
+  (void)memory_.release();
   throw SystemError(error, "mmap of shared memory");
 }
 
