@@ -139,6 +139,7 @@ PrivateMapping::PrivateMapping(int file, std::size_t size, int flags) {
 // The other way round: nobody else gets the addresses while a child would look for them. Where the
 // place is another's by now, this is a child, and the mapping was its parent's.
 void PrivateMapping::unmap() noexcept {
+  if (place_ == nullptr) return memory_.reset();
   (void)blank(memory_.data(), memory_.size());
   std::byte* mine = memory_.data();
   if (place_->address.compare_exchange_strong(mine, nullptr, std::memory_order_release))

@@ -32,6 +32,8 @@ class PrivateMapping {
   // `size` bytes (whole pages) of `file`, read-write; `flags`: of mmap(2), beside MAP_SHARED.
   // Throws SystemError, and std::bad_alloc.
   PrivateMapping(int file, std::size_t size, int flags = 0);
+  // Of memory that a child may have as well.
+  explicit PrivateMapping(Mapping memory) noexcept : memory_(std::move(memory)) {}
   PrivateMapping(PrivateMapping&& other) noexcept
       : memory_(std::move(other.memory_)), place_(std::exchange(other.place_, nullptr)) {}
   PrivateMapping& operator=(PrivateMapping&& other) noexcept {

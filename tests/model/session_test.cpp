@@ -25,7 +25,9 @@ const std::shared_ptr<call::EndpointState>& an_endpoint() {
 }
 
 // The memory is part of the scenario, and is not unmapped.
-Mapping page(SessionControl& control) { return {&control, 0}; }
+process::PrivateMapping page(SessionControl& control) {
+  return process::PrivateMapping(Mapping(&control, 0));
+}
 
 struct Session : Scenario {
   Session() : first(connect()) {
