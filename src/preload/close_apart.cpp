@@ -3,7 +3,6 @@
 
 #include <linux/futex.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -12,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "preload/clone.hpp"
 #include "preload/proof.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
@@ -68,17 +68,9 @@ bool take_stack() noexcept {
 }
 
 bool start_thread() noexcept {
-  using Clone = int(int (*)(void*), void*, int, void*, ...);
   constexpr int kFlags =
       CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID;
-  // No handler runs there.
-  const std::uint64_t all = ~std::uint64_t{0};
-  std::uint64_t before = 0;
-  kernel(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, kKernelMaskSize);
-  const int thread = real::next<"clone", Clone>()(close_by_ending, stack + kStack, kFlags, nullptr,
-                                                  nullptr, nullptr, &user);
-  kernel(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, kKernelMaskSize);
-  return thread > 0;
+  return clone_without_handlers(close_by_ending, stack, kFlags, &user) > 0;
 }
 
 // What else the program closes next is closed then: the thread has no copies by now. (But for files

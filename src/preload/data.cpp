@@ -85,14 +85,6 @@ void cancellation_point(const Side& side) {
   if (side.accelerated()) ::pthread_testcancel();
 }
 
-// The same for calls on datagrams, of which memory may have one each time.
-UdpSocket* udp_called(int fd) {
-  UdpSocket* const udp = find_udp(fd);
-  if (udp != nullptr) [[unlikely]]
-    ::pthread_testcancel();
-  return udp;
-}
-
 // What these flags ask for on TCP the kernel does not know of unix streams; and who looks at bytes
 // there does not wait for all of them. Of packets all there is comes at once.
 ssize_t receive_unix(Side& side, Call whole) {

@@ -166,12 +166,11 @@ extern "C" {
 
 int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   Side* const side = find_side(fd);
-  UdpSocket* const udp = side == nullptr ? find_udp(fd) : nullptr;
+  UdpSocket* const udp = side == nullptr ? udp_called(fd) : nullptr;
   if ((side == nullptr && udp == nullptr) || count == 0 || is_no_address(messages) ||
       is_bad_time(timeout)) [[likely]]
     return real::next<"recvmmsg", Recvmmsg>()(fd, messages, count, flags, timeout);
   if (side != nullptr) return receive_many(fd, *side, messages, count, flags, timeout);
-  ::pthread_testcancel();
   return udp_receive_many(*udp, fd, messages, count, flags, timeout);
 }
 

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "preload/clone.hpp"
 #include "preload/lock.hpp"
 #include "preload/log.hpp"
 #include "preload/real.hpp"
@@ -108,14 +109,7 @@ int try_calls(void*) noexcept {
 bool try_in_child() noexcept {
   constexpr std::size_t kStack = 16384;
   alignas(16) static std::byte stack[kStack];
-  using Clone = int(int (*)(void*), void*, int, void*, ...);
-  // No handler of the program's runs there.
-  const std::uint64_t all = ~std::uint64_t{0};
-  std::uint64_t before = 0;
-  kernel(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, kKernelMaskSize);
-  const int child =
-      real::next<"clone", Clone>()(try_calls, stack + kStack, CLONE_VM | CLONE_VFORK, nullptr);
-  kernel(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, kKernelMaskSize);
+  const int child = clone_without_handlers(try_calls, stack, CLONE_VM | CLONE_VFORK);
   const std::size_t count = tried.load(std::memory_order_relaxed);
   // No signal tells of its end, and only those who ask for such children find it.
   if (child > 0 && count != 0) kernel(SYS_wait4, child, nullptr, __WCLONE, nullptr);

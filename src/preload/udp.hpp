@@ -83,8 +83,8 @@ struct InFlow {
   // kEnding: what is there may be read, nothing follows.
   enum State : std::uint8_t { kFree, kUsed, kEnding };
   State state;
-  bool began;  // the kernel's queue has been seen empty since it was taken
-  bool heard;  // one of its datagrams has come by the kernel since: no packet filter is against it
+  bool began;               // the kernel's queue has been seen empty since it was taken
+  bool received_by_kernel;  // one of its datagrams, since: no packet filter is against it
   bool counted;
   bool owed_in_vain;  // what its sender said to be in the kernel was waited for, and did not come
   Endpoint from;

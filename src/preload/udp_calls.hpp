@@ -3,6 +3,8 @@
 // The calls of the send and receive families, as the one that UDP sockets know.
 #pragma once
 
+#include <pthread.h>
+
 #include <algorithm>
 
 #include "preload/udp.hpp"
@@ -17,6 +19,15 @@ inline msghdr message_of(const iovec* parts, std::size_t count, const void* name
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = count;
   return message;
+}
+
+// The socket that a call of the program's is on, or null. Threads are cancelled in such calls, also
+// where memory has a datagram each time. No lock is held.
+inline UdpSocket* udp_called(int fd) {
+  UdpSocket* const udp = find_udp(fd);
+  if (udp != nullptr) [[unlikely]]
+    ::pthread_testcancel();
+  return udp;
 }
 
 inline ssize_t udp_receive(UdpSocket& socket, int fd, const iovec* parts, std::size_t count,

@@ -66,7 +66,7 @@ InFlow* take_flow(UdpSocket& socket, int fd, const ucred& peer, const Hello& hel
     udp_uncount_flow();
     return nullptr;
   }
-  flow->began = flow->heard = flow->counted = false;
+  flow->began = flow->received_by_kernel = flow->counted = false;
   flow->from = hello.from;
   flow->to = hello.to;
   flow->sender_cookie = hello.sender_cookie;

@@ -143,7 +143,7 @@ void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name, const ms
     if (flow.state != InFlow::kUsed || flow.from != from) continue;
     flow.receiver.came_by_kernel();
     flow.lost_at = 0;
-    flow.heard = true;
+    flow.received_by_kernel = true;
     socket.hot = true;
     if (flow.observed != nullptr) {
       observe::note_received_by_kernel(&flow.observed->received, nullptr, bytes);

@@ -39,7 +39,8 @@ void udp_unwatch_all(UdpSocket& socket, int fd) noexcept {
   bool allowed = false;
   for (std::size_t i = 0; i < socket.in_end; ++i) {
     InFlow& flow = socket.in[i];
-    if (flow.state != InFlow::kUsed || !flow.began || !flow.heard || !flow.receiver.watched())
+    if (flow.state != InFlow::kUsed || !flow.began || !flow.received_by_kernel ||
+        !flow.receiver.watched())
       continue;
     if (!allowed && !(is_registered(fd) ? epoll_allows_wake_up(fd) : socket.waits_here)) return;
     allowed = true;

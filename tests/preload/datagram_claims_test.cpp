@@ -49,6 +49,21 @@ TEST(DatagramCorners, OfUsersWithoutANameAreNotShared) {
   EXPECT_EQ(status, 0);
 }
 
+// Until its library is to be found, and has looked who is there.
+void receive_of_a_stranger(const Socket& server, int datagrams) {
+  const Stranger stranger;
+  for (int i = 0; i < datagrams; ++i) {
+    stranger.send_to(server, "x");
+    EXPECT_EQ(server.receive(), "x");
+  }
+}
+
+// Names the socket and does not keep it.
+UniqueFd witness_of(const UniqueFd& socket) {
+  const std::string path = "/proc/self/fd/" + std::to_string(socket.get());
+  return UniqueFd(::open(path.c_str(), O_PATH | O_CLOEXEC));
+}
+
 // Where who receives at that address waits for its senders.
 socklen_t meeting_name_of(const Socket& server, sockaddr_un& name) {
   name.sun_family = AF_UNIX;
@@ -127,13 +142,7 @@ class Claimant {
   }
 
   // Has the server look who is there.
-  void look() const {
-    const Stranger stranger;
-    for (int i = 0; i < 20; ++i) {
-      stranger.send_to(server_, "x");
-      EXPECT_EQ(server_.receive(), "x");
-    }
-  }
+  void look() const { receive_of_a_stranger(server_, 20); }
   const Socket& server_;
   UniqueFd connection_{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
   struct {
@@ -146,11 +155,7 @@ TEST(DatagramCorners, OfWhoDoesNotHoldTheSocketAreNotShared) {
   const Socket server;
   const Socket victim;
   const Socket own;
-  const Stranger stranger;
-  for (int i = 0; i < 8; ++i) {
-    stranger.send_to(server, "x");
-    EXPECT_EQ(server.receive(), "x");
-  }
+  receive_of_a_stranger(server, 8);
   EXPECT_FALSE(Claimant(server).is_believed(victim, own.fd.get()));
   EXPECT_FALSE(Claimant(server).is_believed(victim, 0));
   struct stat status {};
@@ -159,8 +164,7 @@ TEST(DatagramCorners, OfWhoDoesNotHoldTheSocketAreNotShared) {
   const UniqueFd namesake(::memfd_create(link.c_str(), MFD_CLOEXEC));
   EXPECT_FALSE(Claimant(server).is_believed(victim, namesake.get()));
   // One that names the socket and does not keep it.
-  const std::string path = "/proc/self/fd/" + std::to_string(victim.fd.get());
-  const UniqueFd witness(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  const UniqueFd witness = witness_of(victim.fd);
   EXPECT_TRUE(Claimant(server).is_believed(victim, witness.get()));
 }
 
@@ -170,13 +174,8 @@ TEST(DatagramCorners, FromAnotherMachineAreNotShared) {
   if (!preloaded()) GTEST_SKIP() << "without the library there is nobody to lie to";
   const Socket server;
   const Socket own("0.0.0.0");
-  const Stranger stranger;
-  for (int i = 0; i < 8; ++i) {
-    stranger.send_to(server, "x");
-    EXPECT_EQ(server.receive(), "x");
-  }
-  const std::string path = "/proc/self/fd/" + std::to_string(own.fd.get());
-  const UniqueFd witness(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  receive_of_a_stranger(server, 8);
+  const UniqueFd witness = witness_of(own.fd);
   EXPECT_FALSE(Claimant(server).is_believed_from("192.0.2.1", own, witness.get()));
   EXPECT_TRUE(Claimant(server).is_believed_from("127.0.0.1", own, witness.get()));
 }
@@ -187,13 +186,8 @@ TEST(DatagramCorners, OfAnotherReceiverAreNotShared) {
   const Socket server;
   const Socket other;
   const Socket own;
-  const Stranger stranger;
-  for (int i = 0; i < 8; ++i) {
-    stranger.send_to(server, "x");
-    EXPECT_EQ(server.receive(), "x");
-  }
-  const std::string path = "/proc/self/fd/" + std::to_string(own.fd.get());
-  const UniqueFd witness(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  receive_of_a_stranger(server, 8);
+  const UniqueFd witness = witness_of(own.fd);
   EXPECT_FALSE(Claimant(server).is_believed(own, witness.get(), other));
   EXPECT_TRUE(Claimant(server).is_believed(own, witness.get(), server));
 }
@@ -251,8 +245,7 @@ TEST(DatagramCorners, OfWhoDoesNotHoldTheReceiverAreNotShared) {
     // Nobody else publishes it: the library does not know the socket.
     Socket server;
     const UniqueFd raw(static_cast<int>(kernel(SYS_dup, server.fd.get())));
-    const std::string path = "/proc/self/fd/" + std::to_string((is_true ? raw : own.fd).get());
-    const UniqueFd witness(::open(path.c_str(), O_PATH | O_CLOEXEC));
+    const UniqueFd witness = witness_of(is_true ? raw : own.fd);
     Pretender pretender(server);
     const Socket sender;
     sender.connect_to(server);
@@ -268,14 +261,9 @@ TEST(DatagramCorners, OfSomebodyElseAreNotShared) {
   constexpr uid_t kElse = 12345;
   const Socket server;
   const Socket theirs;
-  const Stranger stranger;
-  for (int i = 0; i < 8; ++i) {
-    stranger.send_to(server, "x");
-    EXPECT_EQ(server.receive(), "x");
-  }
+  receive_of_a_stranger(server, 8);
   ASSERT_EQ(::fchown(theirs.fd.get(), kElse, static_cast<gid_t>(-1)), 0) << errno_name();
-  const std::string path = "/proc/self/fd/" + std::to_string(theirs.fd.get());
-  const UniqueFd witness(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  const UniqueFd witness = witness_of(theirs.fd);
   EXPECT_FALSE(Claimant(server).is_believed(theirs, witness.get()));
   // Nor is anything shown to who receives in his place.
   Pretender pretender(theirs);
