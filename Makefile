@@ -11,7 +11,7 @@ help:
 	@echo "make test     all tests: optimised, under sanitizers, from an installation"
 	@echo "make soak     for hours: KILLS=1000000, PROGRAMS=100000 random ones, attacks, CALLS=1000000 over bridges"
 	@echo "make bench    the full measurements"
-	@echo "make claims   every figure of the README and the guides, measured again"
+	@echo "make claims   the tables of speeds in the README and of doors in their guide, measured again"
 	@echo "make wheel    the Python package, as a wheel and as sources"
 	@echo "make package  Debian's packages, in build/package"
 	@echo "make dist     a release, twice the same: sources, wheel, crates, an SBOM"

@@ -217,7 +217,7 @@ static int channel_release(struct inode *inode, struct file *file)
 
 static int channel_flush(struct file *file, fl_owner_t owner)
 {
-	stplr_unpark_file(file);
+	stplr_unpark_file(file, owner);
 	return 0;
 }
 
@@ -420,6 +420,9 @@ long stplr_channel_create(const struct stplr_channel_create __user *user, size_t
 	if (arguments.flags & ~ALL_FLAGS || arguments.mode & ~0777u || arguments.reserved ||
 	    strnlen(arguments.name, STPLR_NAME_MAX) == STPLR_NAME_MAX)
 		return -EINVAL;
+	fd = stplr_name_complete(arguments.name);
+	if (fd)
+		return fd;
 	channel = channel_new(&arguments);
 	if (IS_ERR(channel))
 		return PTR_ERR(channel);

@@ -37,7 +37,7 @@ struct stplr_channel {
 	const void *last_server; /* a guess that saves a search */
 	unsigned int server_count;
 	struct list_head servers;
-	struct list_head death_notices; /* connections with one to send */
+	struct list_head death_notices; /* to be sent when it is closed */
 	struct list_head connections;
 	struct list_head budgets; /* of users, for their pulses */
 	struct stplr_budget *posts; /* reference; for pulses posted to the channel itself */
@@ -82,6 +82,15 @@ void stplr_channel_describe(const struct stplr_channel *channel, struct stplr_in
  * Return: the channel with a reference, or ERR_PTR(-EBADF, -EINVAL).
  */
 struct stplr_channel *stplr_channel_from_fd(int fd);
+
+/**
+ * stplr_name_complete() - put the caller's number for a "~" that is followed by a slash
+ * @name: the name, which ends in 0
+ *
+ * The number is that of the initial user namespace, where the caller may see another.
+ * Return: 0, -ENAMETOOLONG.
+ */
+int stplr_name_complete(char name[STPLR_NAME_MAX]);
 
 /**
  * stplr_name_attach() - give a channel its name, which no other has in the caller's IPC namespace
@@ -183,6 +192,8 @@ static inline int stplr_channel_serve(struct stplr_channel *channel)
 /* A deadline from a timeout of a program. */
 static inline ktime_t stplr_deadline(s64 timeout_ns)
 {
+	if (timeout_ns == STPLR_DISARMED)
+		return STPLR_DEADLINE_CAUGHT;
 	if (timeout_ns < 0)
 		return KTIME_MAX;
 	return timeout_ns ? ktime_add_safe(ktime_get(), timeout_ns) : 0;

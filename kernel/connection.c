@@ -23,6 +23,18 @@
 /* And of all connections of a user to one channel, however many those are. */
 #define PULSES_OF_USER_MAX 16384
 
+/* So many channels are told of the death of a connection's channel: processes that share the connection. */
+#define DEATHS_MAX 1024
+
+/* A channel that is told. */
+struct death {
+	struct list_head node; /* in channel->death_notices */
+	struct list_head sibling; /* in connection->deaths */
+	struct stplr_connection *connection;
+	struct stplr_channel *told; /* reference */
+	struct stplr_pulse_item *pulse;
+};
+
 /* With what belongs to it, of which a queued pulse or a region may hold on to a part for longer. */
 static const size_t cost = sizeof(struct stplr_connection) +
 			   STPLR_BUDGETS * sizeof(struct stplr_budget) +
@@ -43,14 +55,73 @@ struct stplr_pulse_item *stplr_connection_pulse(struct stplr_connection *connect
 	return stplr_pulse_new(connection->user, budgets, code, value);
 }
 
+static void free_death(struct death *death)
+{
+	if (death->pulse)
+		stplr_pulse_free(&death->pulse->item);
+	stplr_channel_put(death->told);
+	kfree(death);
+}
+
+static void send_death(struct death *death)
+{
+	if (!stplr_port_post(&death->told->port, &death->pulse->item, 0))
+		death->pulse = NULL;
+	free_death(death);
+}
+
+/* The caller's reference to told is the new one's, also where it fails. */
+static struct death *new_death(struct stplr_connection *connection, struct stplr_channel *told,
+			       s64 value)
+{
+	struct death *death = kzalloc(sizeof(*death), GFP_KERNEL_ACCOUNT);
+	struct stplr_pulse_item *pulse;
+
+	if (!death) {
+		stplr_channel_put(told);
+		return ERR_PTR(-ENOMEM);
+	}
+	death->connection = connection;
+	death->told = told;
+	pulse = stplr_pulse_new(connection->user, NULL, STPLR_PULSE_DEATH, value);
+	if (IS_ERR(pulse)) {
+		free_death(death);
+		return ERR_CAST(pulse);
+	}
+	death->pulse = pulse;
+	return death;
+}
+
+static int add_death_locked(struct stplr_connection *connection, struct death *death)
+{
+	struct death *other;
+
+	list_for_each_entry(other, &connection->deaths, sibling)
+		if (other->told == death->told)
+			return -EBUSY;
+	if (connection->death_count == DEATHS_MAX)
+		return -EAGAIN;
+	connection->death_count++;
+	list_add(&death->sibling, &connection->deaths);
+	list_add(&death->node, &connection->channel->death_notices);
+	return 0;
+}
+
+static void remove_death_locked(struct death *death)
+{
+	death->connection->death_count--;
+	list_del(&death->sibling);
+	list_del(&death->node);
+}
+
 static long ask_for_death(struct stplr_connection *connection,
 			  const struct stplr_death __user *user, size_t size)
 {
-	struct stplr_pulse_item *item;
 	struct stplr_channel *told;
 	struct stplr_death arguments;
+	struct death *death;
+	int err = 0;
 	bool closed;
-	int err;
 
 	err = stplr_get_sized(&arguments, user, size, STPLR_DEATH_SIZE_VER0);
 	if (err)
@@ -60,59 +131,41 @@ static long ask_for_death(struct stplr_connection *connection,
 	told = stplr_channel_from_fd(arguments.channel);
 	if (IS_ERR(told))
 		return PTR_ERR(told);
-	item = stplr_pulse_new(connection->user, NULL, STPLR_PULSE_DEATH, arguments.value);
-	if (IS_ERR(item)) {
-		err = PTR_ERR(item);
-		goto put_told;
-	}
+	death = new_death(connection, told, arguments.value);
+	if (IS_ERR(death))
+		return PTR_ERR(death);
 	spin_lock(&connection->channel->lock);
 	/* Who sends the notices takes the lock after the port is closed, so one of the two sees the other. */
 	closed = stplr_port_closed(&connection->channel->port);
-	err = closed ? -ESRCH : connection->death ? -EBUSY : 0;
-	if (!err) {
-		connection->told = told;
-		connection->death = item;
-		list_add(&connection->death_notice, &connection->channel->death_notices);
-	}
+	if (!closed)
+		err = add_death_locked(connection, death);
 	spin_unlock(&connection->channel->lock);
-	if (!err)
-		return 0;
-	stplr_pulse_free(&item->item);
-put_told:
-	stplr_channel_put(told);
+	if (closed)
+		send_death(death);
+	else if (err)
+		free_death(death);
 	return err;
 }
 
-/* Takes out one death pulse, and whom to tell: both become the caller's. NULL: there is none. */
-static struct stplr_pulse_item *next_death(struct stplr_channel *channel,
-					   struct stplr_channel **told)
+/* Takes out one, which becomes the caller's. NULL: there is none. */
+static struct death *next_death(struct stplr_channel *channel)
 {
-	struct stplr_pulse_item *death = NULL;
-	struct stplr_connection *connection;
+	struct death *death;
 
 	spin_lock(&channel->lock);
-	connection = list_first_entry_or_null(&channel->death_notices, struct stplr_connection,
-						      death_notice);
-	if (connection) {
-		list_del_init(&connection->death_notice);
-		death = connection->death;
-		connection->death = NULL;
-		*told = connection->told;
-		refcount_inc(&connection->told->refs);
-	}
+	death = list_first_entry_or_null(&channel->death_notices, struct death, node);
+	if (death)
+		remove_death_locked(death);
 	spin_unlock(&channel->lock);
 	return death;
 }
 
 void stplr_connection_send_death_notices(struct stplr_channel *channel)
 {
-	struct stplr_pulse_item *death;
-	struct stplr_channel *told;
+	struct death *death;
 
-	while ((death = next_death(channel, &told))) {
-		if (stplr_port_post(&told->port, &death->item, 0))
-			stplr_pulse_free(&death->item);
-		stplr_channel_put(told);
+	while ((death = next_death(channel))) {
+		send_death(death);
 		cond_resched();
 	}
 }
@@ -150,17 +203,18 @@ static void put_budgets(struct stplr_connection *connection)
 static void leave_channel(struct stplr_connection *connection)
 {
 	struct stplr_channel *channel = connection->channel;
-	struct stplr_pulse_item *death;
+	struct death *death, *next;
+	LIST_HEAD(deaths);
 
 	spin_lock(&channel->lock);
-	list_del_init(&connection->death_notice);
 	list_del(&connection->sibling);
-	death = connection->death;
+	list_for_each_entry_safe(death, next, &connection->deaths, sibling) {
+		remove_death_locked(death);
+		list_add(&death->node, &deaths);
+	}
 	spin_unlock(&channel->lock);
-	if (death)
-		stplr_pulse_free(&death->item);
-	if (connection->told)
-		stplr_channel_put(connection->told);
+	list_for_each_entry_safe(death, next, &deaths, node)
+		free_death(death);
 }
 
 static void connection_free(struct stplr_connection *connection)
@@ -179,7 +233,7 @@ static void connection_free(struct stplr_connection *connection)
 
 static int connection_flush(struct file *file, fl_owner_t owner)
 {
-	stplr_unpark_file(file);
+	stplr_unpark_file(file, owner);
 	return 0;
 }
 
@@ -265,7 +319,7 @@ static struct stplr_connection *connection_new(struct stplr_channel *channel, u6
 		goto put_budgets;
 	connection->label = label;
 	connection->channel = channel;
-	INIT_LIST_HEAD(&connection->death_notice);
+	INIT_LIST_HEAD(&connection->deaths);
 	spin_lock(&channel->lock);
 	fresh = connection->budgets[1];
 	connection->budgets[1] = stplr_budget_share_locked(&channel->budgets, &channel->lock,

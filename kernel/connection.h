@@ -19,9 +19,8 @@ struct stplr_connection {
 	struct stplr_pulse_item *goodbye; /* kept ready for the release, if the channel wants it */
 
 	struct list_head sibling; /* in channel->connections, under channel->lock */
-	struct list_head death_notice; /* in channel->death_notices, under channel->lock */
-	struct stplr_channel *told; /* reference: who gets the death pulse, or NULL */
-	struct stplr_pulse_item *death;
+	struct list_head deaths; /* who is told of the channel's, under channel->lock */
+	int death_count;
 };
 
 /**

@@ -22,6 +22,9 @@ static long connect_by_name(const struct stplr_connect __user *user, size_t size
 		return err;
 	if (!arguments.name[0] || strnlen(arguments.name, STPLR_NAME_MAX) == STPLR_NAME_MAX)
 		return -EINVAL;
+	err = stplr_name_complete(arguments.name);
+	if (err)
+		return err;
 	channel = stplr_name_find(arguments.name);
 	if (IS_ERR(channel))
 		return PTR_ERR(channel);

@@ -165,6 +165,14 @@ void stplr_files_leave(struct file **files, u32 count, struct stplr_user *user, 
 	close_elsewhere(batch, user);
 }
 
+void stplr_files_leave_anyway(struct file **files, u32 count, struct stplr_user *user)
+{
+	const size_t bytes = sizeof(struct batch) + count * STPLR_FILE_COST;
+
+	stplr_user_charge_anyway(user, bytes);
+	stplr_files_leave(files, count, user, bytes);
+}
+
 struct file **stplr_files_get(const s32 __user *user, u32 count)
 {
 	s32 fds[STPLR_FILES_MAX];
@@ -187,7 +195,7 @@ struct file **stplr_files_hold(const s32 *fds, u32 count)
 		return ERR_PTR(-ENOMEM);
 	files = batch->files;
 	for (i = 0; i < count; i++) {
-		files[i] = fget(fds[i]);
+		files[i] = fget_raw(fds[i]);
 		if (!files[i]) {
 			stplr_files_put(files, i);
 			return ERR_PTR(-EBADF);

@@ -94,6 +94,14 @@ void stplr_files_put(struct file **files, u32 count);
 void stplr_files_leave(struct file **files, u32 count, struct stplr_user *user, size_t bytes);
 
 /**
+ * stplr_files_leave_anyway() - the same where nothing is charged for them yet: it is, beyond the limit or not
+ * @files: what stplr_files_get() returned
+ * @count: how many there are
+ * @user: whose they are
+ */
+void stplr_files_leave_anyway(struct file **files, u32 count, struct stplr_user *user);
+
+/**
  * stplr_files_install() - give the caller descriptors
  *
  * They are there before it is sure that the caller keeps them: what asks security modules is

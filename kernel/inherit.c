@@ -2,30 +2,29 @@
 #include "inherit.h"
 
 #include <linux/hashtable.h>
+#include <linux/rculist.h>
 #include <linux/rtmutex.h>
 #include <linux/sched.h>
 #include <linux/sched/task.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
-#include <uapi/linux/sched/types.h>
+#include <linux/tracepoint.h>
 
 #include "call.h"
-#include "compat.h"
 #include "counters.h"
 #include "exit.h"
 
 /* A thread that receives on such channels, for as long as one of them is open. */
 struct heir {
-	struct hlist_node node; /* in heirs */
+	struct hlist_node node; /* in heirs, which forks look into without a lock */
 	unsigned int count; /* of loans, there and to come, and one for the watch; as node */
 	struct stplr_watch watch;
 	struct task_struct *task; /* reference */
 	struct rt_mutex lock; /* protects what follows */
 	struct list_head loans;
 	int raised; /* to this priority; 0: it runs with its own */
-	bool lent_real_time;
-	struct sched_attr own; /* what it gets back, while it is raised */
-	u64 own_slack;
+	struct stplr_own own; /* what it gets back, while it is raised */
+	struct rcu_head rcu;
 };
 
 /* What one channel has one thread run with. Under that channel's lock. */
@@ -54,111 +53,50 @@ struct loan {
 static DEFINE_SPINLOCK(heirs_lock);
 static DEFINE_HASHTABLE(heirs, 6);
 
-int stplr_priority_of_current(void)
+static struct tracepoint *fork_tracepoint;
+
+/* What the kernel makes of the raise in a child is not always what the child would have been without. */
+static void on_fork(void *data, struct task_struct *parent, struct task_struct *child)
 {
-	switch (current->policy) {
-	case SCHED_FIFO:
-	case SCHED_RR:
-		return STPLR_PRIORITY_REAL_TIME + current->rt_priority;
-	case SCHED_DEADLINE:
-		return STPLR_PRIORITY_DEADLINE;
-	default:
-		return STPLR_PRIORITY_NORMAL - task_nice(current);
-	}
+	struct heir *heir;
+
+	rcu_read_lock();
+	hash_for_each_possible_rcu(heirs, heir, node, (unsigned long)parent)
+		if (heir->task == parent)
+			stplr_own_start(&heir->own, parent, child);
+	rcu_read_unlock();
 }
 
-static void remember_own(struct heir *heir)
+int stplr_inherit_init(void)
 {
-	struct task_struct *task = heir->task;
-	unsigned int policy = READ_ONCE(task->policy), priority = READ_ONCE(task->rt_priority);
-	bool real_time = policy == SCHED_FIFO || policy == SCHED_RR;
-
-	/* Somebody may be changing both at this moment. What is kept has to be something valid. */
-	heir->own = (struct sched_attr){
-		.size = sizeof(heir->own),
-		.sched_policy = policy,
-		.sched_flags = task->sched_reset_on_fork ? SCHED_FLAG_RESET_ON_FORK : 0,
-		.sched_nice = task_nice(task),
-		.sched_priority = real_time ? max(priority, 1U) : 0,
-		.sched_runtime = real_time ? 0 : stplr_own_slice(task),
-	};
-	heir->own_slack = READ_ONCE(task->timer_slack_ns);
-	heir->lent_real_time = false;
+	fork_tracepoint = stplr_find_tracepoint("sched_process_fork");
+	return fork_tracepoint ? tracepoint_probe_register(fork_tracepoint, on_fork, NULL) :
+				 -EOPNOTSUPP;
 }
 
-static void restore_own(struct heir *heir)
+void stplr_inherit_exit(void)
 {
-	const struct sched_attr normal = { .size = sizeof(normal), .sched_policy = SCHED_NORMAL };
-
-	/* Nobody keeps what was lent. */
-	if (sched_setattr_nocheck(heir->task, &heir->own))
-		sched_setattr_nocheck(heir->task, &normal);
-	/* Real-time threads have none, and those that are no longer get the default. */
-	if (heir->lent_real_time)
-		WRITE_ONCE(heir->task->timer_slack_ns, heir->own_slack);
-}
-
-/* A group of threads may be given no real time at all, and its share is not for modules to see. */
-static bool may_be_real_time(const struct task_struct *task)
-{
-#ifdef CONFIG_RT_GROUP_SCHED
-	return READ_ONCE(task->sched_task_group) == READ_ONCE(init_task.sched_task_group);
-#else
-	return true;
-#endif
-}
-
-/* What the thread needs in order to run with this priority; false: what it has is enough. */
-static bool raise(const struct sched_attr *own, int priority, struct sched_attr *attr)
-{
-	bool real_time = own->sched_policy == SCHED_FIFO || own->sched_policy == SCHED_RR;
-
-	*attr = *own;
-	attr->sched_flags = SCHED_FLAG_RESET_ON_FORK;
-	if (own->sched_policy == SCHED_DEADLINE)
-		return false;
-	if (priority > STPLR_PRIORITY_REAL_TIME) {
-		u32 wanted = min(priority - STPLR_PRIORITY_REAL_TIME, 99);
-
-		if (real_time && own->sched_priority >= wanted)
-			return false;
-		if (!real_time)
-			attr->sched_policy = SCHED_FIFO;
-		attr->sched_runtime = 0;
-		attr->sched_priority = wanted;
-		return true;
-	}
-	if (real_time || priority <= STPLR_PRIORITY_NORMAL - own->sched_nice)
-		return false;
-	if (own->sched_policy == SCHED_IDLE)
-		attr->sched_policy = SCHED_NORMAL;
-	attr->sched_nice = STPLR_PRIORITY_NORMAL - priority;
-	return true;
+	tracepoint_probe_unregister(fork_tracepoint, on_fork, NULL);
+	tracepoint_synchronize_unregister();
 }
 
 /* Gives the thread what its loans add up to. Under heir->lock. */
 static void settle_locked(struct heir *heir)
 {
-	struct sched_attr attr;
 	struct loan *loan;
 	int wanted = 0;
 
 	list_for_each_entry(loan, &heir->loans, of_heir)
 		wanted = max(wanted, loan->wanted);
-	if (wanted > STPLR_PRIORITY_REAL_TIME && !may_be_real_time(heir->task))
-		wanted = STPLR_PRIORITY_REAL_TIME;
 	if (wanted == heir->raised)
 		return;
 	if (!heir->raised)
-		remember_own(heir);
-	if (raise(&heir->own, wanted, &attr)) {
-		sched_setattr_nocheck(heir->task, &attr);
+		stplr_own_remember(&heir->own, heir->task);
+	if (stplr_own_raise(&heir->own, heir->task, wanted)) {
 		heir->raised = wanted;
-		heir->lent_real_time |= attr.sched_policy != heir->own.sched_policy &&
-					attr.sched_policy == SCHED_FIFO;
 		stplr_count(STPLR_COUNT_RAISES);
 	} else if (heir->raised) {
-		restore_own(heir);
+		stplr_own_restore(&heir->own, heir->task);
 		heir->raised = 0;
 	}
 }
@@ -179,7 +117,7 @@ static void update_locked(struct loan *loan)
 static void free_heir(struct heir *heir)
 {
 	put_task_struct(heir->task);
-	kfree(heir);
+	kfree_rcu(heir, rcu);
 }
 
 /* For a loan that has gone, or for the watch. A heir that is dying just now is left to that. */
@@ -190,7 +128,7 @@ static void put_heir(struct heir *heir)
 	spin_lock(&heirs_lock);
 	last = !--heir->count || (heir->count == 1 && stplr_exit_unwatch(&heir->watch));
 	if (last)
-		hash_del(&heir->node);
+		hash_del_rcu(&heir->node);
 	spin_unlock(&heirs_lock);
 	if (last)
 		free_heir(heir);
@@ -286,7 +224,7 @@ static struct heir *count_in(struct heir *fresh, int *err)
 			break;
 	if (!heir && fresh) {
 		heir = fresh;
-		hash_add(heirs, &heir->node, (unsigned long)current);
+		hash_add_rcu(heirs, &heir->node, (unsigned long)current);
 		stplr_exit_watch(&heir->watch, stplr_exit_thread(), heir_died);
 	}
 	if (heir && heir->count > LOANS_MAX) {
@@ -387,6 +325,16 @@ static bool renew(struct stplr_channel *channel)
 	}
 	rt_mutex_unlock(&channel->inherit_lock);
 	return loan;
+}
+
+int stplr_inherit_join(struct stplr_channel *channel)
+{
+	struct loan *loan;
+
+	rt_mutex_lock(&channel->inherit_lock);
+	loan = find_loan_locked(channel, current);
+	rt_mutex_unlock(&channel->inherit_lock);
+	return loan ? 0 : add_loan(channel);
 }
 
 int stplr_inherit_begin(struct stplr_channel *channel)

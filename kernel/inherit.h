@@ -14,7 +14,9 @@
  * exported. It changes the scheduling parameters of the thread, as sched_setattr(2) would, and puts
  * them back. Therefore:
  *   - the raise can be seen from outside, and what anybody sets meanwhile is undone;
- *   - children of a raised thread start without it (SCHED_FLAG_RESET_ON_FORK);
+ *   - children of a raised thread start without it: the kernel resets them (SCHED_FLAG_RESET_ON_FORK), and
+ *     a probe of forks gives them policy and nice value of their parent's own; but those of a real-time
+ *     thread stay normal, for that cannot be set there;
  *   - a client of SCHED_DEADLINE lends the highest real-time priority, not its deadline, and a
  *     server of SCHED_DEADLINE keeps its own;
  *   - in a group of threads other than the first, where kernels give such groups a share of real time
@@ -32,35 +34,35 @@
 #define STPLR_INHERIT_H
 
 #include "channel.h"
-
-/* Priorities of messages: 1 to 40 for nice 19 to -20, above them real time. */
-#define STPLR_PRIORITY_NORMAL 20
-#define STPLR_PRIORITY_REAL_TIME 40
-#define STPLR_PRIORITY_DEADLINE (STPLR_PRIORITY_REAL_TIME + 100)
+#include "priority.h"
 
 /**
- * stplr_priority_of_current() - the priority of the calling thread's messages
+ * stplr_inherit_init() - see to it that children inherit nothing of this
  *
- * Return: as above.
+ * Return: 0, or an error.
  */
-int stplr_priority_of_current(void);
+int stplr_inherit_init(void);
 
 /**
- * stplr_inherit_begin() - stplr_inherit_enter() on a channel that asks for it
- * @channel: the channel
+ * stplr_inherit_exit() - undo stplr_inherit_init(), when nobody inherits any more
+ */
+void stplr_inherit_exit(void);
+
+/**
+ * stplr_inherit_join() - get all that stplr_inherit_begin() may fail for, and change nothing yet
+ * @channel: a channel that asks for it
  *
  * Return: 0, -ENOMEM, -EDQUOT.
  */
-int stplr_inherit_begin(struct stplr_channel *channel);
+int stplr_inherit_join(struct stplr_channel *channel);
 
-/*
- * The calling thread is about to receive: nothing that it received before counts any more. 0,
- * -ENOMEM, -EDQUOT.
+/**
+ * stplr_inherit_begin() - by a thread that is about to receive: what it received before counts no more
+ * @channel: a channel that asks for it
+ *
+ * Return: 0; -ENOMEM or -EDQUOT, unless it has joined.
  */
-static inline int stplr_inherit_enter(struct stplr_channel *channel)
-{
-	return channel->flags & STPLR_CHANNEL_INHERIT ? stplr_inherit_begin(channel) : 0;
-}
+int stplr_inherit_begin(struct stplr_channel *channel);
 
 /**
  * stplr_inherit_sent() - lend the sender's priority; for struct stplr_port_ops

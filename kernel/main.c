@@ -8,6 +8,7 @@
 #include "exit.h"
 #include "files.h"
 #include "handles/device.h"
+#include "inherit.h"
 #include "message.h"
 #include "page.h"
 #include "park.h"
@@ -35,9 +36,12 @@ static int __init stplr_init(void)
 	err = stplr_park_init();
 	if (err)
 		goto exit_exit;
-	err = stplr_device_init();
+	err = stplr_inherit_init();
 	if (err)
 		goto exit_park;
+	err = stplr_device_init();
+	if (err)
+		goto exit_inherit;
 	err = stplr_control_init();
 	if (err)
 		goto exit_device;
@@ -51,6 +55,8 @@ exit_control:
 	stplr_control_exit();
 exit_device:
 	stplr_device_exit();
+exit_inherit:
+	stplr_inherit_exit();
 exit_park:
 	stplr_park_exit();
 exit_exit:
@@ -69,6 +75,7 @@ static void __exit stplr_exit(void)
 	stplr_control_exit();
 	stplr_device_exit();
 	stplr_exit_exit();
+	stplr_inherit_exit();
 	stplr_park_exit();
 	stplr_files_exit();
 	stplr_message_exit();

@@ -202,7 +202,8 @@ void stplr_message_drop(struct stplr_message *message)
 	kmem_cache_free(messages, message);
 }
 
-void stplr_message_done(struct stplr_message *message, struct stplr_message **spare)
+void stplr_message_done(struct stplr_message *message, struct stplr_user *owner,
+			struct stplr_message **spare)
 {
 	/* Nobody can take a further reference once the call is DONE. */
 	if (refcount_read(&message->call.refs) != 1) {
@@ -212,7 +213,8 @@ void stplr_message_done(struct stplr_message *message, struct stplr_message **sp
 	/* Pairs with the release of whoever dropped the last but one. */
 	smp_acquire__after_ctrl_dep();
 	empty(message, true);
-	if (READ_ONCE(*spare) || cmpxchg(spare, NULL, message))
+	/* Another's would be charged, and keep what it is known by, for as long as the owner likes. */
+	if (message->user != owner || READ_ONCE(*spare) || cmpxchg(spare, NULL, message))
 		stplr_message_drop(message);
 }
 

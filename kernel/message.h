@@ -125,9 +125,11 @@ struct stplr_message *stplr_message_new(struct stplr_user *guess, struct stplr_m
 /**
  * stplr_message_done() - drop the sender's reference, in place of stplr_call_put()
  * @message: the message
- * @spare: where it is kept to be used again, if that is empty and nobody else has it
+ * @owner: who is charged for what @spare belongs to
+ * @spare: where it is kept to be used again, if that is empty, nobody else has it, and it is charged to @owner
  */
-void stplr_message_done(struct stplr_message *message, struct stplr_message **spare);
+void stplr_message_done(struct stplr_message *message, struct stplr_user *owner,
+			struct stplr_message **spare);
 
 /**
  * stplr_message_drop() - free what is in a spare

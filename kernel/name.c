@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Names of channels: a space for each IPC namespace, guarded by modes as files are. A name that begins with
- * the number of a user and a slash is that user's to take; all others are for who may override modes in the
- * namespace.
+ * the number of a user and a slash is that user's to take, who need not know the number; all others are for
+ * who may override modes in the namespace.
  */
 #include <linux/capability.h>
 #include <linux/cred.h>
@@ -61,6 +61,18 @@ static bool may_connect(const struct stplr_channel *channel)
 	else if (in_group_p(channel->gid))
 		mode >>= 3;
 	return mode & 2 || capable(CAP_DAC_OVERRIDE);
+}
+
+int stplr_name_complete(char name[STPLR_NAME_MAX])
+{
+	char rest[STPLR_NAME_MAX];
+
+	if (name[0] != '~' || name[1] != '/')
+		return 0;
+	strscpy(rest, name + 1, sizeof(rest));
+	return snprintf(name, STPLR_NAME_MAX, "%u%s", __kuid_val(current_fsuid()), rest) < STPLR_NAME_MAX ?
+		       0 :
+		       -ENAMETOOLONG;
 }
 
 /* Numbers are those of the initial namespace, so that all who read a name mean the same user. */

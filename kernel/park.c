@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "park.h"
 
+#include <linux/fdtable.h>
 #include <linux/file.h>
 #include <linux/hashtable.h>
 #include <linux/module.h>
@@ -27,8 +28,8 @@ struct parked {
 	struct hlist_node by_thread, by_file;
 	struct stplr_watch watch; /* of the thread, as long as it runs this program */
 	struct task_struct *task; /* reference: whoever ends a call may still wake its sender */
-	const void *process;
-	struct file *file; /* compared, never followed */
+	const void *table; /* its descriptors; compared, never followed, as is the file */
+	struct file *file;
 	void *what; /* NULL once it has been dropped */
 	const struct stplr_parked_ops *ops;
 	long number; /* of the system call that it began with */
@@ -211,7 +212,7 @@ long stplr_park(void *what, struct file *file, const struct stplr_parked_ops *op
 	}
 	__module_get(THIS_MODULE);
 	parked->task = get_task_struct(current);
-	parked->process = stplr_exit_process();
+	parked->table = current->files;
 	parked->file = file;
 	parked->what = what;
 	parked->ops = ops;
@@ -249,24 +250,47 @@ void stplr_unpark_slow(void)
 	dispose(parked);
 }
 
-void stplr_unpark_file(struct file *file)
+static struct parked *find_of_file_locked(const struct file *file, const void *table)
 {
-	const void *process = stplr_exit_process();
+	struct parked *parked;
+
+	hash_for_each_possible(by_file, parked, by_file, (unsigned long)file)
+		if (parked->file == file && parked->table == table)
+			return parked;
+	return NULL;
+}
+
+static int is_same(const void *file, struct file *other, unsigned int fd)
+{
+	return other == file;
+}
+
+/* The descriptor that is being closed is out of the table already, unless the table is nobody's any more. */
+static bool has_another(struct file *file, struct files_struct *table)
+{
+	bool parked;
+
+	spin_lock(&parked_lock);
+	parked = find_of_file_locked(file, table);
+	spin_unlock(&parked_lock);
+	return parked && atomic_read(&table->count) && iterate_fd(table, 0, is_same, file);
+}
+
+void stplr_unpark_file(struct file *file, fl_owner_t owner)
+{
 	const struct stplr_parked_ops *ops;
 	struct parked *parked;
 	void *what;
 
-	if (likely(!atomic_read(&stplr_parked_count)))
+	if (likely(!atomic_read(&stplr_parked_count)) || has_another(file, owner))
 		return;
 	do {
 		what = NULL;
 		spin_lock(&parked_lock);
-		hash_for_each_possible(by_file, parked, by_file, (unsigned long)file) {
-			if (parked->file != file || parked->process != process)
-				continue;
+		parked = find_of_file_locked(file, owner);
+		if (parked) {
 			ops = parked->ops;
 			what = take_locked(parked);
-			break;
 		}
 		spin_unlock(&parked_lock);
 		if (what)

@@ -9,7 +9,7 @@
  *
  *   parked ── the thread comes back ─────────────────────────────────> resume
  *        └─── it does something else, for a handler was run after
- *             all; it ends; its process closes the file ─────────────> drop
+ *             all; it ends; it has no descriptor of the file any more > drop
  *
  * A parked wait holds its file, as a thread does that waits in the kernel.
  */
@@ -17,6 +17,7 @@
 #define STPLR_PARK_H
 
 #include <linux/atomic.h>
+#include <linux/fs.h>
 #include <linux/types.h>
 
 struct file;
@@ -73,9 +74,10 @@ static inline void stplr_unpark(void)
 }
 
 /**
- * stplr_unpark_file() - drop what the calling process has parked; it closes the file
- * @file: the file
+ * stplr_unpark_file() - drop what is parked by threads that have lost the file
+ * @file: a descriptor of it is being closed, maybe not the last one
+ * @owner: in which table, as flush is told
  */
-void stplr_unpark_file(struct file *file);
+void stplr_unpark_file(struct file *file, fl_owner_t owner);
 
 #endif

@@ -163,7 +163,7 @@ static bool line_up_locked(struct stplr_port *port, struct receiver *receiver, k
 		take_locked(*item);
 		return false;
 	}
-	if (port->closed || !deadline) {
+	if (port->closed || deadline <= 0) {
 		*err = port->closed ? -ESRCH : -ETIMEDOUT;
 		return false;
 	}

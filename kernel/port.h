@@ -131,7 +131,7 @@ int stplr_port_requeue(struct stplr_port *port, struct stplr_item *pulse);
 /**
  * stplr_port_take() - receive the first item, or wait for one
  * @port: the port
- * @deadline: how long to wait; 0 is not at all
+ * @deadline: how long to wait; 0 and less is not at all
  * @item: what was received. A pulse is the caller's; of a call, which is TAKEN, it has a reference
  *
  * Return: 0, -EINTR, -ETIMEDOUT, or -ESRCH when the port is closed.

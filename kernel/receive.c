@@ -198,6 +198,32 @@ struct answer {
 	int outcome;
 };
 
+/* False: the client has left. It may be using its room for something else by now. */
+static bool give_answer(struct stplr_channel *channel, struct answer *answer)
+{
+	struct stplr_waker waker;
+	u64 id = answer->call->id;
+	bool here = stplr_call_finish(answer->call, answer->outcome, &waker);
+
+	answer->call = NULL;
+	/* A server's next step is to receive. */
+	stplr_waker_run(&waker, true);
+	/* The client is on its way before this thread may lose the processor. */
+	if (here)
+		stplr_inherit_ended(channel, id);
+	return here;
+}
+
+/* Whoever was lent a priority keeps it until the client is on its way. */
+static int begin(struct stplr_channel *channel, struct answer *answer)
+{
+	if (!(channel->flags & STPLR_CHANNEL_INHERIT))
+		return 0;
+	if (answer->call)
+		give_answer(channel, answer);
+	return stplr_inherit_begin(channel);
+}
+
 static int next_item(struct receiving *receiving, struct answer *answer, struct stplr_item **item)
 {
 	struct stplr_call *call = answer->call;
@@ -208,21 +234,15 @@ static int next_item(struct receiving *receiving, struct answer *answer, struct 
 	return stplr_port_take(&receiving->channel->port, receiving->deadline, item);
 }
 
-/* Gives the answer, if there is one, unless it fails before. */
-static int receive_until(struct receiving *receiving, struct answer *answer)
+/* Gives the answer, if there is one, whatever comes of the rest. */
+static int receive_until(struct receiving *receiving, const struct stplr_buffers *buffers,
+			 struct answer *answer)
 {
-	struct stplr_buffers buffers;
 	struct stplr_drops dropped = {};
 	struct stplr_item *item;
-	int err;
+	int err = begin(receiving->channel, answer);
 
-	err = stplr_buffers_from(&buffers, &receiving->arguments.buffer, NULL);
-	if (err) {
-		if (answer->call)
-			stplr_call_unclaim(answer->call);
-		return err;
-	}
-	do {
+	while (!err) {
 		err = next_item(receiving, answer, &item);
 		if (err)
 			break;
@@ -230,24 +250,29 @@ static int receive_until(struct receiving *receiving, struct answer *answer)
 			err = receive_pulse(receiving, item);
 		else
 			err = receive_call(receiving, container_of(item, struct stplr_call, item),
-					   &buffers);
+					   buffers);
 		if (err != -EAGAIN)
 			break;
 		err = stplr_message_go_on(receiving->deadline, &dropped);
-	} while (!err);
-	stplr_buffers_put(&buffers);
+	}
 	return err;
 }
 
 static long park(const struct receiving *receiving);
 
-/* One without a deadline is started anew by whoever interrupts it, where that is wanted. */
-static long go_on(struct receiving *receiving, struct answer *answer)
+/*
+ * Gives the buffers back. One without a deadline is started anew by whoever interrupts it, where that is
+ * wanted.
+ */
+static long go_on(struct receiving *receiving, struct stplr_buffers *buffers, struct answer *answer)
 {
-	long err = receive_until(receiving, answer);
+	long err = receive_until(receiving, buffers, answer);
 
+	stplr_buffers_put(buffers);
 	if (err == -ETIMEDOUT && receiving->file->f_flags & O_NONBLOCK)
 		return -EAGAIN;
+	if (err == -ETIMEDOUT && receiving->deadline == STPLR_DEADLINE_CAUGHT)
+		return -EINTR;
 	if (likely(err != -EINTR))
 		return err;
 	if (receiving->deadline == KTIME_MAX)
@@ -259,9 +284,12 @@ static long resume(void *what)
 {
 	struct receiving *receiving = what;
 	struct file *file = receiving->file;
+	struct stplr_buffers buffers;
 	struct answer none = {};
-	long err = go_on(receiving, &none);
+	long err = stplr_buffers_from(&buffers, &receiving->arguments.buffer, NULL);
 
+	if (!err)
+		err = go_on(receiving, &buffers, &none);
 	kfree(receiving);
 	fput(file);
 	return err;
@@ -287,18 +315,20 @@ static long park(const struct receiving *receiving)
 	return stplr_park(copy, copy->file, &parked_ops);
 }
 
-static long receive(struct receiving *receiving, struct answer *answer)
+static long receive(struct receiving *receiving, struct stplr_buffers *buffers,
+		    struct answer *answer)
 {
 	receiving->deadline = receiving->file->f_flags & O_NONBLOCK ?
 				      0 :
 				      stplr_deadline(receiving->arguments.timeout_ns);
-	return go_on(receiving, answer);
+	return go_on(receiving, buffers, answer);
 }
 
 long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user,
 			   size_t size, struct file *file)
 {
 	struct receiving receiving;
+	struct stplr_buffers buffers;
 	struct answer none = {};
 	int err;
 
@@ -309,14 +339,14 @@ long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive _
 		return -EINVAL;
 	err = stplr_channel_serve(channel);
 	if (!err)
-		err = stplr_inherit_enter(channel);
+		err = stplr_buffers_from(&buffers, &receiving.arguments.buffer, NULL);
 	if (err)
 		return err;
 	receiving.channel = channel;
 	receiving.user = user;
 	receiving.size = size;
 	receiving.file = file;
-	return receive(&receiving, &none);
+	return receive(&receiving, &buffers, &none);
 }
 
 /* Claims and writes, but does not end the call. Returns the number of bytes, or an error. */
@@ -364,22 +394,6 @@ put_buffers:
 	return length;
 }
 
-/* False: the client has left. It may be using its room for something else by now. */
-static bool give_answer(struct stplr_channel *channel, struct answer *answer)
-{
-	struct stplr_waker waker;
-	u64 id = answer->call->id;
-	bool here = stplr_call_finish(answer->call, answer->outcome, &waker);
-
-	answer->call = NULL;
-	/* A server's next step is to receive. */
-	stplr_waker_run(&waker, true);
-	/* The client is on its way before this thread may lose the processor. */
-	if (here)
-		stplr_inherit_ended(channel, id);
-	return here;
-}
-
 long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply __user *user,
 			 size_t size)
 {
@@ -403,6 +417,7 @@ long stplr_channel_reply_receive(struct stplr_channel *channel,
 	const size_t first = offsetof(struct stplr_reply_receive, receive);
 	struct receiving receiving;
 	struct stplr_reply arguments;
+	struct stplr_buffers buffers;
 	struct answer answer = {};
 	long err;
 
@@ -418,23 +433,24 @@ long stplr_channel_reply_receive(struct stplr_channel *channel,
 	if (receiving.arguments.reserved)
 		return -EINVAL;
 	err = stplr_channel_serve(channel);
+	/* All that can fail comes before the answer, but for a wait. */
+	if (!err && channel->flags & STPLR_CHANNEL_INHERIT)
+		err = stplr_inherit_join(channel);
+	if (!err)
+		err = stplr_buffers_from(&buffers, &receiving.arguments.buffer, NULL);
 	if (err)
 		return err;
 	if (arguments.id) {
 		err = write_answer(channel, &arguments, &answer);
-		if (err < 0 && err != -ESRCH)
+		if (err < 0 && err != -ESRCH) {
+			stplr_buffers_put(&buffers);
 			return err;
+		}
 	}
-	/* Whoever was lent a priority keeps it until the client is on its way. */
-	if (answer.call && channel->flags & STPLR_CHANNEL_INHERIT)
-		give_answer(channel, &answer);
-	err = stplr_inherit_enter(channel);
-	if (err)
-		return err;
 	receiving.channel = channel;
 	receiving.user = &user->receive;
 	receiving.file = file;
-	err = receive(&receiving, &answer);
+	err = receive(&receiving, &buffers, &answer);
 	/* What is restarted must not answer again. */
 	if (err == -ERESTARTSYS && put_user(0ULL, &user->reply.id))
 		err = -EINTR;

@@ -66,6 +66,7 @@ static u64 next_id_locked(struct stplr_port *port)
 
 /* By the sender, which lets go of the lock meanwhile: brings what somebody waits for. */
 static void serve_ask_locked(struct stplr_call *call, struct stplr_waker *waker)
+	__must_hold(&call->port->lock)
 {
 	struct stplr_port *port = call->port;
 	struct stplr_ask *ask = call->ask, copy = *ask;
@@ -144,6 +145,8 @@ static int await_end(struct stplr_call *call, ktime_t deadline, bool *delivered)
 			go_away(call);
 			return STPLR_AWAY;
 		}
+		if (err == -ETIMEDOUT && deadline == STPLR_DEADLINE_CAUGHT)
+			err = -EINTR;
 		asker.task = NULL;
 		spin_lock(&port->lock);
 		leaves = look_locked(call, err, &why, &ended, &waker);

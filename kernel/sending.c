@@ -78,7 +78,7 @@ static void leave(struct stplr_sending *sending)
 	if (sending->ops->ended)
 		sending->ops->ended(sending);
 	stplr_message_count_outcome(-EINTR);
-	stplr_message_done(message, sending->spare);
+	stplr_message_done(message, sending->user, sending->spare);
 	end(sending);
 }
 
@@ -136,7 +136,7 @@ static long go_on(struct stplr_sending *sending, bool parked)
 		if (!sending->message)
 			break;
 		err = conclude(sending, err, delivered);
-		stplr_message_done(sending->message, sending->spare);
+		stplr_message_done(sending->message, sending->user, sending->spare);
 		/* That nobody read it while it was parked is no fault of its pages. */
 	} while (err == STPLR_REFAULT && (resumed || ++sending->attempt < STPLR_ATTEMPTS));
 	end(sending);

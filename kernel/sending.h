@@ -54,7 +54,7 @@ struct stplr_sending_ops {
 
 struct stplr_sending {
 	const struct stplr_sending_ops *ops;
-	struct stplr_user *user; /* a guess, see stplr_message_new() */
+	struct stplr_user *user; /* whose the spare is, and likely the sender; see stplr_message_new() */
 	struct stplr_message **spare; /* likewise; stays as long as the file */
 	struct stplr_message *message; /* the sender's reference */
 	ktime_t deadline;

@@ -269,7 +269,7 @@ int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, siz
 int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, size_t length,
 			int *peer_error)
 {
-	bool meets, covers = false;
+	bool meets, direct, covers = false;
 	size_t done = 0;
 	int err = 0;
 
@@ -279,12 +279,13 @@ int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, 
 	if (mutex_lock_killable(&message->lock))
 		return -EINTR;
 	meets = (message->first || message->left) && stplr_leftovers_meet(message, offset, length, &covers);
-	if (length > (message->reply.region ? STPLR_INLINE : STPLR_BOUNCE) && (!meets || covers)) {
-		/* What cannot be read is to take nothing away of what was written before. */
-		if (!stplr_all_readable(from, length)) {
-			err = -EFAULT;
-			goto unlock;
-		}
+	direct = length > (message->reply.region ? STPLR_INLINE : STPLR_BOUNCE) && (!meets || covers);
+	/* What cannot be read is to take nothing away of what was written before. */
+	if ((meets || direct) && !stplr_all_readable(from, length)) {
+		err = -EFAULT;
+		goto unlock;
+	}
+	if (direct) {
 		done = copy_segments(message, &message->reply, offset, from, length, true,
 				     peer_error);
 		if (done < length && !*peer_error) {

@@ -86,7 +86,7 @@ static int sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadlin
 		}
 		if (deadline == KTIME_MAX) {
 			schedule();
-		} else if (!deadline || !schedule_hrtimeout_range(&deadline, TIMER_SLACK_NS,
+		} else if (deadline <= 0 || !schedule_hrtimeout_range(&deadline, TIMER_SLACK_NS,
 								  HRTIMER_MODE_ABS)) {
 			/* As above: it may have come just now. */
 			err = smp_load_acquire(&waiter->notified) ? 0 : -ETIMEDOUT;
@@ -104,7 +104,7 @@ int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t de
 	int err;
 
 	/* With others on this processor, whoever is waited for may be among them. */
-	if (likely(!stplr_patience_us(patience)) || !deadline || !single_task_running())
+	if (likely(!stplr_patience_us(patience)) || deadline <= 0 || !single_task_running())
 		return sleep(waiter, mode, deadline);
 	/* Pairs with the release in stplr_waiter_notify(). */
 	if (smp_load_acquire(&waiter->notified))

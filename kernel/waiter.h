@@ -75,12 +75,15 @@ static inline void stplr_waiter_rest(struct stplr_waiter *waiter)
 	WRITE_ONCE(waiter->looks, false);
 }
 
+/* The deadline of who has caught a signal before: as 0, but what senders and receivers say is -EINTR. */
+#define STPLR_DEADLINE_CAUGHT (-1)
+
 /**
  * stplr_waiter_wait() - wait until notified
  * @waiter: a wait of the calling thread
  * @mode: which signals end it, TASK_INTERRUPTIBLE or TASK_KILLABLE, and TASK_FREEZABLE unless the caller
  *	has a lock that others would have to wait for meanwhile
- * @deadline: when it ends otherwise; KTIME_MAX is never, and 0 has passed
+ * @deadline: when it ends otherwise; KTIME_MAX is never, and 0 and less has passed
  *
  * Return: 0 when notified, and then what was written before that can be read without a lock; -EINTR,
  * -ETIMEDOUT.

@@ -39,8 +39,9 @@ switch. On two, a reader that spins sees the cache line at once, or an idle proc
 on virtual machines is the dearest thing here.</li>
 <li><em>spin</em> never sleeps and burns a processor; <em>block</em> sleeps at once;
 <em>adaptive</em> spins as long as that has paid lately.</li>
-<li><em>× limit</em> holds a round trip against cacheline_pingpong, or, on one processor, against
-futex_pingpong. Who hands a processor over without sleeping can be faster than the latter.</li>
+<li><em>× control</em> holds a round trip against cacheline_pingpong, or, on one processor, against
+futex_pingpong. Both can be beaten: by who has request and reply in the same cache lines, and by who
+hands a processor over without sleeping.</li>
 <li>Machines are noisy. Small print and thin bars are the least and the greatest of the rounds:
 believe differences that are larger.</li>
 <li>† the message went in fragments, because the mechanism takes none that long.</li>

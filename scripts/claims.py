@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures again what the README and the guides say that things cost.
+"""Measures again what three tables say that things cost: two of the README, one of the guide of doors.
 
 Usage: claims.py [--rounds N] [--write] [--only TEXT] [--from COMPARE.json]
 Prints every figure of their tables beside what this machine has now: the median of the rounds and
@@ -130,8 +130,8 @@ def costs(rounds, report=None):
         "ring (adaptive, the default)": "ring", "call (adaptive)": "call", "pipe": "pipe",
         "Unix stream socket": "unix_stream", "TCP loopback": "tcp", "POSIX queue": "posix_mq",
         "Boost message queue": "boost_mq", "ZeroMQ ipc": "zeromq", "nng ipc": "nng",
-        "*limit: one cache line each way*": "cacheline_pingpong",
-        "*limit: a bare futex*": "futex_pingpong"}
+        "*control: one cache line each way*": "cacheline_pingpong",
+        "*control: a bare futex*": "futex_pingpong"}
     compare = Compare(mechanisms.values(), "64,64K", rounds, report)
 
     def measure(label):

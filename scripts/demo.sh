@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What each way between two processes costs on this machine, in about two minutes: the limits, the
+# What each way between two processes costs on this machine, in about two minutes: the controls, the
 # rings, what people use instead; and what an unmodified program gains under farcall run. Leaves build/demo/compare.json and build/demo/compare.png.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."

@@ -118,21 +118,21 @@ def curves(rows):
     return [sorted(curve, key=lambda row: row["message_bytes"]) for curve in found.values()]
 
 
-# The limits that are drawn as horizontal lines, and where they are one.
-LIMITS = {
+# The controls that are drawn as horizontal lines, and where they are one.
+CONTROLS = {
     "cacheline_pingpong": ("two-cpus", "free"),
     "futex_pingpong": ("two-cpus", "one-cpu", "free"),
 }
 
 
-def draw_limits(axes, rows):
+def draw_controls(axes, rows):
     for row in rows:
-        if row["placement"] not in LIMITS.get(row["mechanism"], ()):
+        if row["placement"] not in CONTROLS.get(row["mechanism"], ()):
             continue
-        limit = median_round_trip(row)
-        axes.axhline(limit, color="0.55", linewidth=1.2, linestyle="-.")
+        control = median_round_trip(row)
+        axes.axhline(control, color="0.55", linewidth=1.2, linestyle="-.")
         axes.annotate(
-            row["mechanism"], (1, limit), xycoords=("axes fraction", "data"),
+            row["mechanism"], (1, control), xycoords=("axes fraction", "data"),
             xytext=(-4, -3), textcoords="offset points", ha="right", va="top", fontsize=7,
             color="0.4",
         )
@@ -146,7 +146,7 @@ def draw_round_trips(axes, rows, lines):
         look = lines.look(curve[0])
         (line,) = axes.plot(sizes, [median_round_trip(row) for row in curve], **look)
         drawn[lines.label(curve[0])] = line
-    draw_limits(axes, rows)
+    draw_controls(axes, rows)
     return drawn
 
 

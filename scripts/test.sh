@@ -43,38 +43,66 @@ results=()
 
 # What a test that is killed has left goes with this. Tests with other users work in it, too.
 FARCALL_TEST_FOLDER=$(mktemp -d /tmp/farcall-tests-XXXXXX)
-trap 'rm -rf "$FARCALL_TEST_FOLDER"' EXIT
+builder='' # the process group of the build that goes on beside the tests
+trap '[[ ! $builder ]] || kill -- -"$builder" 2>/dev/null || true; rm -rf "$FARCALL_TEST_FOLDER"' EXIT
 chmod 1777 "$FARCALL_TEST_FOLDER"
 export FARCALL_TEST_FOLDER
 
-# step NAME COMMAND...: on failure shows the end of its output and counts as a failed test NAME.
+# step PRESET NAME COMMAND...: a failed test NAME until it has been done; shows the end of its output if it fails.
 step() {
-  local name=$1 log=$logs/$1.log
-  shift
-  if "$@" >"$log" 2>&1 </dev/null; then return 0; fi
+  local logs=build/$1/Testing preset=$1 name=$2
+  shift 2
+  echo "<testsuite><testcase name=\"$name\" status=\"fail\"/></testsuite>" >"$logs/not_built.xml"
+  if "$@" >"$logs/$name.log" 2>&1 </dev/null; then return 0; fi
   echo "$preset: $name failed:"
-  tail -n 40 "$log"
-  echo "<testsuite><testcase name=\"$name\" status=\"fail\"/></testsuite>" >"$logs/$name.xml"
-  results+=("$preset=$logs/$name.xml")
+  tail -n 40 "$logs/$name.log"
   return 1
 }
 
-for preset in "${presets[@]}"; do
-  logs=$PWD/build/$preset/Testing
-  mkdir -p "$logs"
-  echo "$preset: building"
+# build PRESET [COMMAND...]: builds it, where COMMAND is named with that one, such as `nice`.
+build() {
+  local preset=$1
+  shift
   SECONDS=0
-  step configure cmake --preset "$preset" "${configure_options[@]}" || continue
-  step build cmake --build --preset "$preset" || continue
-  echo "$preset: built in $SECONDS s, testing"
-  SECONDS=0
-  rm -f "$logs/tests.xml" "$logs/again.xml"
-  # The exit status adds nothing: the summary reads the XML, and counts its absence as a failure.
-  ctest --preset "$preset" "${selection[@]}" --output-junit "$logs/tests.xml" \
-    >"$logs/tests.log" 2>&1 </dev/null ||
-    scripts/run_again.py "$preset" "$logs" || true
-  echo "$preset: tested in $SECONDS s"
-  results+=("$preset=$logs/tests.xml")
+  mkdir -p "build/$preset/Testing"
+  rm -f "build/$preset/Testing/"{tests,again}.xml
+  step "$preset" configure "$@" cmake --preset "$preset" "${configure_options[@]}" || return
+  step "$preset" build "$@" cmake --build --preset "$preset" || return
+  rm -f "build/$preset/Testing/not_built.xml"
+  echo "$preset: built in $SECONDS s"
+}
+
+# Waits for the build that goes on beside the tests, if there is one.
+built() {
+  [[ ! $builder ]] || wait "$builder" || true
+  builder=''
+}
+
+# Most of what tests do is wait: the next preset is built beside them, with what they leave.
+build "${presets[0]}" || true
+for i in "${!presets[@]}"; do
+  preset=${presets[i]} logs=$PWD/build/${presets[i]}/Testing
+  if ((i + 1 < ${#presets[@]})); then
+    set -m
+    build "${presets[i + 1]}" nice -n 19 &
+    set +m
+    builder=$!
+  fi
+  if [[ -e $logs/not_built.xml ]]; then
+    results+=("$preset=$logs/not_built.xml")
+  else
+    echo "$preset: testing"
+    SECONDS=0
+    # The exit status adds nothing: the summary reads the XML, and counts its absence as a failure.
+    if ! ctest --preset "$preset" "${selection[@]}" --output-junit "$logs/tests.xml" \
+      >"$logs/tests.log" 2>&1 </dev/null; then
+      built # as what is run again is run alone
+      scripts/run_again.py "$preset" "$logs" || true
+    fi
+    echo "$preset: tested in $SECONDS s"
+    results+=("$preset=$logs/tests.xml")
+  fi
+  built
 done
 
 # The kernel module, in an emulated machine. With presets named, only those are run.

@@ -25,7 +25,7 @@ fi
 tree=$place/tree
 rm -rf "$tree" "$place/dist"
 mkdir -p "$tree"
-scripts/sources.sh list CMakeLists.txt LICENSE cmake include src bindings/c bindings/python kernel/lib \
+scripts/sources.sh list CMakeLists.txt LICENSE kernel/COPYING cmake include src bindings/c bindings/python kernel/lib \
   kernel/include integrations | xargs -0 cp --parents -t "$tree"
 sed -e 's|^cmake.source-dir = .*|cmake.source-dir = "."|' \
   -e 's|^wheel.packages = .*|wheel.packages = ["bindings/python/src/farcall"]|' \
@@ -34,6 +34,11 @@ cp bindings/python/README.md "$tree/README.md"
 
 # First the source distribution, then the wheel of it: so it is known to be whole.
 "$tools/bin/python" -m build --no-isolation --outdir "$place/dist" "$tree"
+
+# The texts of the licences of what is in it.
+for text in LICENSE kernel/COPYING; do
+  tar -xzOf "$place"/dist/farcall-*.tar.gz --wildcards "*/$text" | cmp - "$text"
+done
 
 # Its name says on which systems it works: what it needs of theirs is looked up in it.
 shown=$("$tools/bin/auditwheel" show "$place"/dist/farcall-*.whl) # read to its end, lest it fail

@@ -13,12 +13,13 @@
 
 namespace farcall::test {
 
-// From here on it fails with EPERM in this process. False: it could not be forbidden.
-inline bool forbid_call(unsigned number) {
+// From here on it fails so in this thread, and those that it makes. False: it could not be
+// forbidden.
+inline bool forbid_call(unsigned number, unsigned error = EPERM) {
   const std::array filter{
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
       sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   const sock_fprog program{.len = filter.size(), .filter = const_cast<sock_filter*>(filter.data())};
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&

@@ -84,9 +84,11 @@ Subscriber::Options read(const farcall_subscriber_options* given) {
   const farcall_subscriber_options known = known_options(given);
   if (known.start != FARCALL_NEWEST && known.start != FARCALL_OLDEST)
     throw SystemError(EINVAL, "where to begin");
-  return {.start =
-              known.start == FARCALL_OLDEST ? Subscriber::Start::oldest : Subscriber::Start::newest,
-          .wait = wait_mode_of(known.wait)};
+  Subscriber::Options options;
+  if (known.start == FARCALL_OLDEST) options.start = Subscriber::Start::oldest;
+  if (known.most != 0) options.most = known.most;
+  options.wait = wait_mode_of(known.wait);
+  return options;
 }
 
 // Poll of either side.

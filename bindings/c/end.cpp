@@ -205,7 +205,9 @@ void Pipe::close_sending() noexcept {
 }
 
 int Pipe::give_descriptors(int* descriptors) const noexcept {
-  if (used_by_.load(std::memory_order_acquire) != 0) return -EBUSY;
+  const process::NoFork no_fork;
+  const std::scoped_lock guard(lock_);
+  if (used_by_.load(std::memory_order_relaxed) != 0) return -EBUSY;
   given_.store(true, std::memory_order_relaxed);
   descriptors[PipeParts::kOut] = out_file_.get();
   descriptors[PipeParts::kOutLifeline] = out_lifeline_.get();

@@ -100,8 +100,10 @@ int farcall_pipe_create(const farcall_pipe_options* options, farcall_pipe** one,
 
 int farcall_pipe_descriptors(const farcall_pipe* end, int descriptors[FARCALL_PIPE_DESCRIPTORS]) {
   static_assert(FARCALL_PIPE_DESCRIPTORS == PipeParts::kCount);
-  if (end == nullptr || descriptors == nullptr) return -EINVAL;
-  return pipe_of(end)->give_descriptors(descriptors);
+  return translated([&]() -> int {
+    if (end == nullptr || descriptors == nullptr) return -EINVAL;
+    return pipe_of(end)->give_descriptors(descriptors);
+  });
 }
 
 int farcall_pipe_adopt(const int descriptors[FARCALL_PIPE_DESCRIPTORS],
@@ -126,6 +128,10 @@ int farcall_pipe_adopt(const int descriptors[FARCALL_PIPE_DESCRIPTORS],
     }
     return 0;
   });
+}
+
+std::size_t farcall_pipe_capacity(const farcall_pipe* end) {
+  return end == nullptr ? 0 : pipe_of(end)->capacity();
 }
 
 int farcall_pipe_finish(farcall_pipe* end) {

@@ -134,6 +134,8 @@ class Pipe {
   Pipe& operator=(const Pipe&) = delete;
 
   [[nodiscard]] RingKind kind() const noexcept { return kind_; }
+  // Bytes of what it sends.
+  [[nodiscard]] std::size_t capacity() const noexcept { return out_memory_.view().capacity; }
 
   // Before each operation. Returns 0, or -EBUSY where another process uses it.
   [[nodiscard]] int use() noexcept {
@@ -183,7 +185,7 @@ class Pipe {
   Lifeline out_lifeline_;
   Lifeline in_lifeline_;
 
-  process::ProcessMutex lock_;             // held by who uses the end first
+  mutable process::ProcessMutex lock_;     // held by who uses the end first, or gives it away
   std::atomic<std::uint64_t> used_by_{0};  // the generation, of which 0 is none
   bool sends_ = true;                      // by lock_, until the first use
   const std::uint64_t made_in_ = process::generation();

@@ -24,6 +24,8 @@
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
 #include "process/background.hpp"
+#include "process/process.hpp"
+#include "socket/listener.hpp"
 
 namespace farcall::c {
 namespace {
@@ -56,19 +58,37 @@ bool is_of_client(int error) noexcept {
   return error == EPIPE || error == ECONNRESET || error == EPROTO || error == ETIMEDOUT;
 }
 
-void serve(NamedListener& listener, PipeParts& parts, RingKind kind, Deadline deadline,
+// The end for whoever opens the name: this process has it for as long as it waits, and no child
+// ever. Were one to keep it, nobody would be told when the opener dies.
+using Offer = std::array<process::PrivateFd, PipeParts::kCount>;
+
+struct ServedPipe {
+  PipeParts mine;
+  Offer theirs;
+};
+
+ServedPipe make_served_pipe(const PipeOptions& chosen) {
+  const process::NoFork guard;
+  std::array<PipeParts, 2> parts = make_pipe(chosen.capacity, chosen.kind);
+  ServedPipe pipe{.mine = std::move(parts[0]), .theirs = {}};
+  for (std::size_t i = 0; i < pipe.theirs.size(); ++i)
+    pipe.theirs[i] = process::PrivateFd(std::move(parts[1].fds[i]));
+  return pipe;
+}
+
+void serve(const PrivateListener& listener, const Offer& offer, RingKind kind, Deadline deadline,
            SignalCount since) {
-  FdMessage answer = greeting(kind);
-  for (UniqueFd& fd : parts.fds) answer.descriptors.push_back(std::move(fd));
+  std::array<int, PipeParts::kCount> descriptors{};
+  std::ranges::transform(offer, descriptors.begin(), &process::PrivateFd::get);
   for (;;) {
-    const UniqueFd client = listener.accept(deadline, since);
+    const process::PrivateFd client = listener.accept(deadline, since);
     try {
       const auto request =
           receive_fd_message(client.get(), std::min(deadline, Deadline::after(kPatience)), since);
       if (request && is_greeting(*request, other_than(kind)))
         send_fd_message(client.get(), greeting(kind));
       if (!request || !is_greeting(*request, kind)) continue;
-      send_fd_message(client.get(), answer);
+      send_fd_message(client.get(), std::as_bytes(std::span(greeting_of(kind))), descriptors);
       return;
     } catch (const SystemError& error) {
       if (!is_of_client(error.code().value())) throw;
@@ -123,10 +143,10 @@ int farcall_pipe_serve(const char* name, const farcall_pipe_options* options, st
                       check(name, end);
                       const PipeOptions chosen = PipeOptions::read(options);
                       const Deadline deadline = deadline_of(timeout);
-                      NamedListener listener{std::string_view(name)};
-                      std::array<PipeParts, 2> parts = make_pipe(chosen.capacity, chosen.kind);
-                      auto mine = chosen.make(parts[0], chosen.capacity);
-                      serve(listener, parts[1], chosen.kind, deadline, since);
+                      const PrivateListener listener{std::string_view(name)};
+                      ServedPipe pipe = make_served_pipe(chosen);
+                      auto mine = chosen.make(pipe.mine, chosen.capacity);
+                      serve(listener, pipe.theirs, chosen.kind, deadline, since);
                       mine->set_label(name, observe::Role::server);
                       *end = handle_of(std::move(mine));
                       return 0;

@@ -47,6 +47,7 @@ struct Config {
   std::string tls_certificate;
   std::string tls_key;
   std::string domain;
+  std::string inbox = "_INBOX";  // before the subjects that answers come to
   std::vector<Name> names;
   double death_bound_s = 2;         // no sign of life from the far side for so long: ECONNRESET
   double connect_bound_s = 2;       // the cluster is away for so long: ENETDOWN

@@ -87,11 +87,13 @@ class Subscriber {
  public:
   enum class Start : std::uint8_t {
     newest,  // with what is written from now on
-    oldest,  // with the oldest message that is still there
+    oldest,  // with the oldest message that is still there; with SlowReader::drop, as newest where
+             // that one is written over before the reader has begun
   };
   struct Options {
     Start start = Start::newest;
     WaitMode wait = WaitMode::adaptive;
+    std::size_t most = std::size_t{1} << 30;  // of the publisher's capacity, bytes: else EPROTO
   };
 
   // The publisher's process answers, which takes it a moment: hardly ever is that there by

@@ -76,6 +76,8 @@ class RetryPolicy {
   virtual bool stay(Outcome outcome, Deadline& deadline) = 0;
   // Whether it is asked as well where no thread may have taken the request yet.
   [[nodiscard]] virtual bool before_dispatch() const noexcept { return false; }
+  // Before it is asked: which request of its session it is about. The server knows it by the same.
+  virtual void number(std::uint32_t) noexcept {}
 
  protected:
   ~RetryPolicy() = default;
@@ -268,7 +270,7 @@ class Port {
   // every receive() ends with finished. Any thread may call it.
   void close() noexcept;
   // Lets one thread of the port receive a notice, which comes from no client, in the turn of
-  // `user`, or of this process's own.
+  // `user`, or of this process's own; once the port is closed nobody does. Throws std::bad_alloc.
   void post(std::shared_ptr<Endpoint> endpoint, std::uint8_t priority = 0,
             std::optional<uid_t> user = {});
   // Listens to `fd` until forget(). What it brings is `user`'s, whose turn it takes, with that
@@ -351,7 +353,7 @@ struct CallerIdentity {
 // Who serves a call, and wants to know when its client dies or gives up.
 class ClientDeathObserver {
  public:
-  // May be called on any thread, while the call is served.
+  // May be called on any thread, while the call is served. Must not end that call, or observe it.
   virtual void client_gone(const Endpoint& endpoint) noexcept = 0;
   // The thread attends to no client any more. On that thread.
   virtual void left() noexcept {}
@@ -392,6 +394,8 @@ class Incoming {
   [[nodiscard]] std::uint8_t priority() const noexcept { return request_.priority; }
   // As the client says.
   [[nodiscard]] std::uint32_t origin() const noexcept { return request_.origin; }
+  // Which request of the client's session it is, where it wants a reply: see RetryPolicy.
+  [[nodiscard]] std::uint32_t number() const noexcept;
   [[nodiscard]] bool wants_reply() const noexcept { return request_.wants_reply; }
   // It has waited while all threads of the port were busy with others.
   [[nodiscard]] bool crowded() const noexcept { return crowded_; }

@@ -83,6 +83,8 @@ int farcall_pipe_descriptors(const farcall_pipe* end, int descriptors[FARCALL_PI
  * pipe, or parts of several, -EPROTOTYPE for an end of the other kind. */
 int farcall_pipe_adopt(const int descriptors[FARCALL_PIPE_DESCRIPTORS],
                        const struct farcall_pipe_options* options, farcall_pipe** end);
+/* Bytes that it holds each way: what the side that has made it has asked for, rounded up. */
+size_t farcall_pipe_capacity(const farcall_pipe* end);
 /* Tells the other end that nothing follows (idempotent). One thread may send and finish while
  * another receives and polls; the poll of the sending side is the sender's. */
 int farcall_pipe_finish(farcall_pipe* end);
@@ -94,17 +96,19 @@ void farcall_pipe_close_sending(farcall_pipe* end);
 /*
  * Frees the end. The other end receives what has been sent, and then that nothing follows; unless
  * another process may still use this end, because its descriptors were asked for, or because it was
- * inherited: one that another process has used since fork(2), or that nobody has used yet. Then only
- * this process's copy goes, and the other end learns (-ECONNRESET) when no process has one any more.
- * NULL is nothing.
+ * inherited: one that another process has used since fork(2), or that nobody has used yet. Then
+ * only this process's copy goes, and the other end learns (-ECONNRESET) when no process has one any
+ * more. NULL is nothing.
  */
 void farcall_pipe_close(farcall_pipe* end);
 
 /* Sends one message, also of 0 bytes. -EPIPE where the other end has gone (one that has died is
  * noticed within 20 ms, whether there is room or not), or this one has finished; -EOPNOTSUPP in a
  * pipe of bytes. A message of more than a quarter of the capacity may end with -EAGAIN, -ETIMEDOUT
- * or -EINTR when a part of it has gone: the same one must then be sent again, to go on (-EINVAL for
- * one of another size). */
+ * or -EINTR when a part of it has gone: the same one must then be sent again, to go on. -EINVAL for
+ * any other message then: as a rule nothing of that one goes. One that was changed in the memory
+ * where it is, while it was sent again and again, may be told apart only before its end: then
+ * nothing can be sent any more, and none of both is received. */
 int farcall_pipe_send(farcall_pipe* end, const void* bytes, size_t size, int64_t timeout);
 /*
  * Receives one, of at most `room` bytes. Returns its size. -EPIPE where the other end has finished
@@ -168,6 +172,7 @@ struct farcall_subscriber_options {
   size_t size;
   int start;
   int wait;
+  size_t most; /* the largest capacity of a publisher that is taken from it; 0: 1 GiB */
 };
 
 /* `name`: for subscribers of this user; NULL: by descriptor only. -EADDRINUSE, -EINVAL, -ENOMEM,
@@ -196,7 +201,8 @@ void farcall_publisher_poll_end(farcall_publisher* publisher);
 
 /* The publisher's process answers, which takes it a moment: with a timeout of 0 expect -EAGAIN.
  * -ECONNREFUSED where nobody publishes it in time, -ETIMEDOUT where who does has not answered (it
- * may be stopped), -EUSERS where there are too many readers, -EPERM. */
+ * may be stopped), -EUSERS where there are too many readers, -EPERM, -EPROTO where it has more
+ * memory than `most`. */
 int farcall_subscriber_open(const char* name, const struct farcall_subscriber_options* options,
                             int64_t timeout, farcall_subscriber** subscriber);
 /* From farcall_publisher_invite(); the descriptor is the subscriber's (where it fails, the
@@ -256,10 +262,10 @@ int farcall_server_create(const char* path, farcall_procedure procedure, void* c
 /* No call is taken from now on. NULL is nothing. In a forked child nothing ends. */
 void farcall_server_close(farcall_server* server);
 
-/* Any door can be called. Waits until there is one; with a timeout of 0 it has to be there. A server
- * is asked for its door all the same, and has a few seconds to answer where the timeout does not
- * end before; then -ETIMEDOUT. -ENOENT where there is no such file, -ECONNREFUSED where no door is
- * attached to it, -EACCES. */
+/* Any door can be called. Waits until there is one; with a timeout of 0 it has to be there. A
+ * server is asked for its door all the same, and has a few seconds to answer where the timeout does
+ * not end before; then -ETIMEDOUT. -ENOENT where there is no such file, -ECONNREFUSED where no door
+ * is attached to it, -EACCES. */
 int farcall_client_open(const char* path, int64_t timeout, farcall_client** client);
 void farcall_client_close(farcall_client* client);
 

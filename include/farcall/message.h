@@ -34,12 +34,14 @@ extern "C" {
 #define FARCALL_MESSAGE_MAX 0x3fffffff /* most bytes in a message, or in the room for a reply */
 
 /* Clients that are interrupted or whose time is up after their message was received stay blocked
- * until they are answered; the channel gets a pulse FARCALL_PULSE_UNBLOCK with the message's id. */
+ * until they are answered; the channel gets a pulse FARCALL_PULSE_UNBLOCK with the message's id.
+ * Over shared memory a client of another user's server, unless that is root, stays for one second.
+ */
 #define FARCALL_UNBLOCK 1u
 /* When nobody holds a connection any more: a pulse FARCALL_PULSE_DISCONNECT with its number. */
 #define FARCALL_DISCONNECT 2u
 /* A thread that has received runs at least with the priority of that client until that is answered,
- * where it is permitted to. */
+ * by whatever thread, or it receives again, as far as the process is permitted to raise it. */
 #define FARCALL_INHERIT 4u
 
 /* Codes of pulses that no program sends; those of programs are 0 and up. */
@@ -139,8 +141,9 @@ int farcall_pulse(int connection, int priority, int code, int64_t value);
  * connection's server is gone. Once for each connection (EBUSY). */
 int farcall_watch_death(int connection, int channel, int64_t value);
 
-/* The calling thread's next call that sends or receives waits no longer than that, and fails with
- * ETIMEDOUT. 0: it does not wait at all; negative: as if this had not been called. */
+/* Bounds the next call of the calling thread that sends, receives or opens a name, and no other,
+ * whether that call waits or not; its time over, it fails with ETIMEDOUT. 0: it does not wait at
+ * all; negative: takes back what was said before. */
 int farcall_timeout(int64_t nanoseconds);
 
 /* The priority of the calling thread's messages: 20 minus its nice value; 40 plus a real-time

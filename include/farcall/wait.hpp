@@ -8,6 +8,8 @@
 //   hand over   sched_yield, so that a peer on this processor can run
 //   sleep       on a futex; after some 20 ms on a descriptor, where the peer's death wakes too
 //
+// One that ends before it has got there, without what it waited for, asks whether the peer is dead.
+//
 // The sleeper says in shared memory that it sleeps, and on what; only then does the waker make a
 // system call. Both sides put a full fence between their own store and their look at the other's:
 //
@@ -314,9 +316,20 @@ class Waiter {
       wake_after_fence(mine, peer);
   }
 
-  // How long waking peers has taken since this was last asked, in ticks(): mostly the time that the
-  // woken had the processor.
+  // How long waking the peer has taken since this was last asked, in ticks(): mostly the time that
+  // the woken had the processor. Where much of it was this thread's own that is not counted, if
+  // measure_wakes() has been called.
   [[nodiscard]] std::uint64_t take_time_waking() noexcept { return std::exchange(waking_, 0); }
+
+  // From now on it is looked for what long wakes take.
+  void measure_wakes() noexcept { measures_ = true; }
+  // Again and again it has cost this side more than 0.2 ms of its own time to wake the peer.
+  [[nodiscard]] bool is_costly_to_wake() const noexcept { return costly_wakes_ == kTooCostly; }
+
+  // How many doorbells have been sent. Any thread; acquire: they are in the socket, or taken out.
+  [[nodiscard]] std::uint32_t doorbells() noexcept {
+    return std::atomic_ref(doorbells_).load(std::memory_order_acquire);
+  }
 
   // Says that `mine` will do nothing more, and wakes a peer that sleeps on its futex: who sleeps on
   // the descriptor learns of it by what becomes of the socket. Any thread.
@@ -370,6 +383,7 @@ class Waiter {
     mine,   // and the other side is about to get what it has waited for
   };
 
+  static constexpr std::uint8_t kTooCostly = 32;
   static constexpr unsigned kQuickLooks = 400;
   static constexpr unsigned kStreamingLooks = 8;
   static constexpr std::uint32_t kShortestPause = 32;     // after a slow hand-over, in waits
@@ -403,6 +417,8 @@ class Waiter {
   Outcome wait_long(WaitState& mine, const WaitState& peer, Deadline deadline, ReadyRef ready,
                     SignalCount since);
   bool spin(const WaitState& peer, std::int64_t until, ReadyRef ready);
+  // The end of a wait that may have been too short to ask after the peer, as the next ones may be.
+  Outcome give_up(const WaitState& peer, Outcome why, ReadyRef ready) const;
   Outcome spin_for_ever(const WaitState& peer, Deadline deadline, ReadyRef ready,
                         SignalCount since);
   bool hand_over(ReadyRef ready);
@@ -413,6 +429,9 @@ class Waiter {
   Outcome sleep_on_descriptor(Deadline deadline, SignalCount since);
   static void park(WaitState& mine, std::uint32_t how) noexcept;
   void wake_parked(WaitState& mine, WaitState& peer) noexcept;
+  void wake_and_measure(WaitState& mine, WaitState& peer) noexcept;
+  void wake_sleeper(WaitState& mine, WaitState& peer) noexcept;
+  void ring_doorbell() noexcept;
   void note_processor(WaitState& mine) noexcept;
   bool shares_processor(const WaitState& peer) const noexcept;
   void learn(std::int64_t waited) noexcept;
@@ -426,8 +445,12 @@ class Waiter {
   bool streaming_ = false;
   bool cancellable_ = false;
   bool in_company_ = false;
-  bool late_ = false;  // a peer that sleeps has not been woken
-  bool deaf_ = false;  // a doorbell could not be delivered: the peer's end is closed
+  bool late_ = false;       // a peer that sleeps has not been woken
+  bool deaf_ = false;       // a doorbell could not be delivered: the peer's end is closed
+  bool rang_bell_ = false;  // that was how the peer was woken last, and not by its socket
+  bool measures_ = false;
+  std::uint8_t wakes_to_measure_ = 0;
+  std::uint8_t costly_wakes_ = 0;  // two for each, less one for each that is not
   AfterSleep after_sleep_ = AfterSleep::none;
   std::uint8_t hand_over_credit_ = 2;
   std::uint8_t hand_overs_ = 0;
@@ -443,6 +466,7 @@ class Waiter {
   std::uint32_t spin_pause_ = 0;       // waits that are left of it
   std::uint32_t next_spin_pause_ = kShortestSpinPause;
   std::uint64_t waking_ = 0;
+  std::uint32_t doorbells_ = 0;
   observe::Half* observed_ = nullptr;
 };
 

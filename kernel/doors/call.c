@@ -100,7 +100,7 @@ static int failed(struct stplr_sending *sending, int err, bool delivered)
 }
 
 /* Descriptors that came back. The program is told of all else, so this is the last that can fail. */
-static int take_files(struct outgoing *outgoing, const struct stplr_door_part *part)
+static int take_files(struct outgoing *outgoing, struct stplr_door_part *part)
 {
 	struct stplr_door_call *arguments = &outgoing->arguments;
 	struct stplr_door_fds given;
@@ -117,11 +117,13 @@ static int take_files(struct outgoing *outgoing, const struct stplr_door_part *p
 	if (err)
 		return err;
 	err = stplr_put_sized(outgoing->user, arguments, outgoing->size, replied);
-	if (err)
+	if (err) {
 		stplr_door_files_close(&given);
-	else
-		stplr_door_files_keep(&given);
-	return err;
+		return err;
+	}
+	stplr_door_files_keep(&given);
+	stplr_door_part_put_files(part);
+	return 0;
 }
 
 static int answered(struct stplr_sending *sending)

@@ -193,7 +193,7 @@ void stplr_door_closing(struct file *file)
 
 static int door_flush(struct file *file, fl_owner_t owner)
 {
-	stplr_unpark_file(file);
+	stplr_unpark_file(file, owner);
 	stplr_door_closing(file);
 	return 0;
 }

@@ -54,7 +54,7 @@ static long forward(struct file *file, unsigned int command, unsigned long argum
 
 static int flush(struct file *file, fl_owner_t owner)
 {
-	stplr_unpark_file(file);
+	stplr_unpark_file(file, owner);
 	return 0;
 }
 

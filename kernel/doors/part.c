@@ -41,27 +41,39 @@ static void uncharge(struct stplr_message *message, size_t bytes)
 	stplr_user_uncharge(message->user, bytes);
 }
 
-void stplr_door_part_clear(struct stplr_message *message)
+void stplr_door_part_put_files(struct stplr_door_part *part)
+{
+	if (part->files)
+		stplr_files_put(part->files, part->file_count);
+	part->files = NULL;
+	part->file_count = 0;
+}
+
+/* But for the files. */
+static void clear(struct stplr_message *message)
 {
 	struct stplr_door_part *part = &message->of_door;
 
-	if (part->files && !(current->flags & PF_KTHREAD))
-		stplr_files_put(part->files, part->file_count);
-	else if (part->files)
-		stplr_files_leave(part->files, part->file_count, part->door->user, 0);
-	part->files = NULL;
-	part->file_count = 0;
 	if (part->result)
 		fput(part->result);
 	part->result = NULL;
 	uncharge(message, part->charged);
 }
 
+void stplr_door_part_clear(struct stplr_message *message)
+{
+	stplr_door_part_put_files(&message->of_door);
+	clear(message);
+}
+
 void stplr_door_part_put(struct stplr_message *message)
 {
 	struct stplr_door_part *part = &message->of_door;
 
-	stplr_door_part_clear(message);
+	/* The client has not taken them, and waits for none of them to be closed. */
+	if (part->files)
+		stplr_files_leave_anyway(part->files, part->file_count, part->door->user);
+	clear(message);
 	put_cred(part->caller);
 	stplr_door_put(part->door);
 	memset(part, 0, sizeof(*part));

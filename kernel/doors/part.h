@@ -35,13 +35,19 @@ struct stplr_door_part {
 int stplr_door_part_charge(struct stplr_message *message, size_t bytes);
 
 /**
- * stplr_door_part_clear() - forget what has been answered; by a server that failed and may try again
+ * stplr_door_part_clear() - forget what has been answered; by a server that failed, and waits for its files
  * @message: a call that the caller has claimed
  */
 void stplr_door_part_clear(struct stplr_message *message);
 
 /**
- * stplr_door_part_put() - give all of it back
+ * stplr_door_part_put_files() - the same of the files alone; or by a client that has descriptors of them
+ * @part: of the call
+ */
+void stplr_door_part_put_files(struct stplr_door_part *part);
+
+/**
+ * stplr_door_part_put() - give all of it back; files that nobody took are closed elsewhere
  * @message: a call of a door; of none then
  */
 void stplr_door_part_put(struct stplr_message *message);

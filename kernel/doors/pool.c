@@ -333,17 +333,12 @@ static int pool_flush(struct file *file, fl_owner_t owner)
 	return 0;
 }
 
-static bool has_notice(const struct stplr_pool *pool)
-{
-	return !list_empty_careful(&pool->notices);
-}
-
 static __poll_t pool_poll(struct file *file, poll_table *table)
 {
 	struct stplr_pool *pool = file->private_data;
 
 	poll_wait(file, &pool->listeners, table);
-	return (has_notice(pool) ? EPOLLIN | EPOLLRDNORM : 0) |
+	return (list_empty_careful(&pool->notices) ? 0 : EPOLLIN | EPOLLRDNORM) |
 	       (atomic_read(&pool->doors) ? 0 : EPOLLRDHUP);
 }
 
@@ -354,6 +349,9 @@ static long tell_notice(struct stplr_pool *pool, struct stplr_door_notice __user
 
 	if (size < STPLR_DOOR_NOTICE_SIZE_VER0)
 		return -EINVAL;
+	/* What cannot be told stays. */
+	if (clear_user(user, size))
+		return -EFAULT;
 	spin_lock(&pool->port.lock);
 	server = list_first_entry_or_null(&pool->notices, struct stplr_server, notice);
 	if (server) {

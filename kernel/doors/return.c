@@ -82,6 +82,9 @@ static int write_all(struct stplr_message *message, const struct stplr_door_retu
 				 write_data(message, arguments, peer_error);
 	if (*peer_error == -EDQUOT || *peer_error == -ENOMEM)
 		*peer_error = -EOVERFLOW;
+	/* The call ends without them, and they count for nobody. */
+	if (*peer_error)
+		stplr_door_part_put_files(part);
 	return err;
 }
 

@@ -83,7 +83,7 @@ free:
 
 static int node_flush(struct file *file, fl_owner_t owner)
 {
-	stplr_unpark_file(file);
+	stplr_unpark_file(file, owner);
 	return 0;
 }
 

@@ -29,6 +29,9 @@
  * length are bytes in that region.
  *
  * timeout_ns: how long to wait; negative is for ever, 0 not at all. ETIMEDOUT at its end.
+ * STPLR_ARMED is for ever, too. A signal handler that clears the lower 32 bits of it makes it STPLR_DISARMED,
+ * which is not at all, with EINTR for ETIMEDOUT: be it before the kernel has read it, or before a call that was
+ * interrupted is restarted. Of another timeout the kernel alone ends the wait, at the signals that it sees.
  * Fields called "out" are written when the call succeeds; reserved ones must be 0 (EINVAL).
  * Limits: what a user's channels, connections, messages and pulses take in the kernel is bounded
  * (EDQUOT). Replies on their way count for the client, whose call fails then.
@@ -37,6 +40,8 @@
 #define STPLR_BYTES_MAX 0x7ffff000 /* bytes of all of them (EMSGSIZE) */
 #define STPLR_NAME_MAX 64
 #define STPLR_REGION 0x80000000u
+#define STPLR_DISARMED ((__s64)(1ULL << 63))
+#define STPLR_ARMED (STPLR_DISARMED + 1)
 
 /*
  * Interrupted clients whose message was received stay blocked until the server answers; the server
@@ -48,7 +53,8 @@
 /*
  * A thread that has received runs at least with the priority of that client until it has answered,
  * and all threads that receive here at least with that of the most urgent message in the queue.
- * What anybody sets of their scheduling meanwhile is undone; children start without it.
+ * What anybody sets of their scheduling meanwhile is undone; children start with what is their parent's own,
+ * those of a real-time thread with SCHED_OTHER.
  */
 #define STPLR_CHANNEL_INHERIT 4u
 
@@ -168,7 +174,7 @@ struct stplr_register {
 #define STPLR_KIND_CHANNEL 2u
 #define STPLR_KIND_CONNECTION 3u
 
-#define STPLR_INTERFACE 3u /* what this header describes */
+#define STPLR_INTERFACE 4u /* what this header describes */
 
 struct stplr_info {
 	__u32 kind; /* STPLR_KIND_... */
@@ -195,7 +201,8 @@ struct stplr_info {
 /*
  * On /dev/stplr. Both return a descriptor. EADDRINUSE; ENOENT, EACCES, EAGAIN. Names are those of the
  * caller's IPC namespace. One that begins with the number of a user and a slash is that user's to take, and
- * root's; any other is for who has CAP_DAC_OVERRIDE there (EACCES).
+ * root's; "~" and a slash is for the caller's own number, which is not what getuid() says in a user namespace
+ * (ENAMETOOLONG); any other is for who has CAP_DAC_OVERRIDE there (EACCES).
  */
 #define STPLR_CHANNEL_CREATE _IOW(STPLR_IOCTL, 64, struct stplr_channel_create)
 #define STPLR_CONNECT _IOW(STPLR_IOCTL, 65, struct stplr_connect)
@@ -206,7 +213,8 @@ struct stplr_info {
 /*
  * On a connection. Fails with the server's error, ESRCH when the channel or the process that
  * received the message is gone, ETIMEDOUT, EFAULT, ENOBUFS (see WRITE), EINTR (restarted where nobody
- * has received the message, the handler says so, and there is no timeout).
+ * has received the message, the handler says so, and there is no timeout). After an EINTR that followed a
+ * stop, a freezer or a tracer, servers see a client that waits until its next call of the module, or its end.
  */
 #define STPLR_SEND _IOWR(STPLR_IOCTL, 67, struct stplr_send)
 
@@ -219,13 +227,14 @@ struct stplr_info {
 
 /*
  * On a channel: answers a message that this process received there. Never waits for the client.
- * Returns the number of bytes. ESRCH: no client waits for that answer (any more).
+ * Returns the number of bytes. ESRCH: no client waits for that answer (any more), as far as the module
+ * knows (see SEND).
  */
 #define STPLR_REPLY _IOW(STPLR_IOCTL, 69, struct stplr_reply)
 
 /*
  * Both in one call. A client that is gone is passed over; any other failure to reply fails the call
- * before anything is received.
+ * before anything is received, and arguments of receive that are not valid before anything is answered.
  */
 #define STPLR_REPLY_RECEIVE _IOWR(STPLR_IOCTL, 70, struct stplr_reply_receive)
 
@@ -248,7 +257,7 @@ struct stplr_info {
 
 /*
  * On a connection: when its channel is closed, tell a channel of the caller by a pulse
- * STPLR_PULSE_DEATH. Once for each connection (EBUSY).
+ * STPLR_PULSE_DEATH; at once where it is. Once for each of 1024 such channels (EBUSY, EAGAIN).
  */
 #define STPLR_DEATH _IOW(STPLR_IOCTL, 74, struct stplr_death)
 

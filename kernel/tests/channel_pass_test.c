@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Descriptors that go along with messages of channels. */
+#define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
 #include <sys/resource.h>
@@ -130,6 +131,29 @@ static void descriptors_without_room_are_told_of(void)
 	}
 }
 
+static void what_is_open_for_nothing_goes_along(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0), got;
+	struct stplr_receive received = { .timeout_ns = second,
+					  .files = (uintptr_t)&got,
+					  .file_room = 1 };
+	pid_t client = CLIENT(channel, connection, {
+		int place = open("/tmp", O_PATH);
+		struct stplr_send send = { .timeout_ns = -1,
+					   .files = (uintptr_t)&place,
+					   .file_count = 1 };
+
+		OK(stplr_send_full(connection, &send));
+	});
+
+	close(connection);
+	OK(stplr_receive_full(channel, &received));
+	CHECK(received.file_count == 1 && fcntl(got, F_GETFL) & O_PATH);
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	OK(close(got));
+	join(client);
+}
+
 static const struct test tests[] = {
 	{ "descriptors go along", descriptors_go_along },
 	{ "a connection can be passed on", a_connection_can_be_passed_on },
@@ -137,6 +161,7 @@ static const struct test tests[] = {
 	  descriptors_of_a_full_table_are_taken_back },
 	{ "descriptors for which there was no room are told of",
 	  descriptors_without_room_are_told_of },
+	{ "what is open for nothing goes along", what_is_open_for_nothing_goes_along },
 };
 
 int main(void)

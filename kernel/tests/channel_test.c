@@ -263,6 +263,23 @@ static void a_send_times_out_before_and_after_it_is_received(void)
 	IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
 }
 
+/* As a signal handler leaves it. */
+static void a_disarmed_wait_is_none_and_says_why(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive receive = { .timeout_ns = STPLR_DISARMED };
+	struct stplr_send send = { .timeout_ns = STPLR_DISARMED };
+	struct stplr_reply_receive both = { .receive.timeout_ns = STPLR_DISARMED };
+
+	IS(-EINTR, stplr_receive_full(channel, &receive));
+	IS(-EINTR, stplr_reply_receive(channel, &both));
+	IS(-EINTR, stplr_send_full(connection, &send));
+	/* What is there is received all the same. */
+	OK(stplr_pulse(connection, 5, 6));
+	IS(0, stplr_receive_full(channel, &receive));
+	CHECK(receive.pulse && receive.code == 5);
+}
+
 static void one_way_messages_end_when_they_are_received(void)
 {
 	int channel = new_channel(0), connection = new_connection(channel, 0);
@@ -447,6 +464,7 @@ static const struct test tests[] = {
 	{ "a receive times out", a_receive_times_out },
 	{ "a send times out before and after it is received",
 	  a_send_times_out_before_and_after_it_is_received },
+	{ "a disarmed wait is none, and says why", a_disarmed_wait_is_none_and_says_why },
 	{ "one-way messages end when they are received",
 	  one_way_messages_end_when_they_are_received },
 	{ "names are guarded by their mode", names_are_guarded_by_their_mode },

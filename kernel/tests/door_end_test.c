@@ -39,6 +39,8 @@ static void a_client_that_leaves_gets_EINTR_and_its_server_a_notice(void)
 	FAILS(EAGAIN, ioctl(pool, STPLR_POOL_NOTICE, &notice));
 	OK(kill(client, SIGUSR1));
 	CHECK(poll(&polled, 1, 10000) == 1 && polled.revents == POLLIN);
+	/* It stays. */
+	FAILS(EFAULT, ioctl(pool, STPLR_POOL_NOTICE, 8));
 	OK(ioctl(pool, STPLR_POOL_NOTICE, &notice));
 	CHECK(notice.id == serving.arguments.id && notice.tid == getpid());
 	FAILS(EAGAIN, ioctl(pool, STPLR_POOL_NOTICE, &notice));

@@ -258,6 +258,30 @@ static void what_is_not_the_calls_any_more_is_not_taken_back(void)
 	CHECK(same_file(got.fd, pair[1]));
 }
 
+static void what_is_open_for_nothing_passes(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	struct serving serving = { .pool = pool };
+	struct stplr_door_desc back;
+	pid_t client = CALLER(pool, {
+		struct stplr_door_desc mine = passed(open("/tmp", O_PATH)), got = none;
+
+		IS(0, call_with(door, (struct stplr_door_call){
+					      .descriptors = (uintptr_t)&mine, .count = 1,
+					      .received = (uintptr_t)&got, .received_room = 1 }));
+		CHECK(got.attributes == STPLR_DOOR_DESCRIPTOR && same_file(got.fd, mine.fd));
+	});
+
+	IS(0, serve(&serving));
+	CHECK(serving.descriptors[0].attributes == STPLR_DOOR_DESCRIPTOR);
+	CHECK(fcntl(serving.descriptors[0].fd, F_GETFL) & O_PATH);
+	back = passed(serving.descriptors[0].fd);
+	serving.arguments.descriptors = (uintptr_t)&back;
+	serving.arguments.count = 1;
+	finish(&serving);
+	join(client);
+}
+
 static const struct test tests[] = {
 	{ "descriptors go along with a call", descriptors_go_along_with_a_call },
 	{ "descriptors come back with a result", descriptors_come_back_with_a_result },
@@ -268,6 +292,7 @@ static const struct test tests[] = {
 	{ "descriptors on their way back count", what_is_on_its_way_back_counts },
 	{ "what is not the call's any more is not taken back",
 	  what_is_not_the_calls_any_more_is_not_taken_back },
+	{ "what is open for nothing passes", what_is_open_for_nothing_passes },
 };
 
 int main(void)

@@ -10,60 +10,7 @@
 
 #include "new.h"
 #include "processor.h"
-
-#define RAISED(policy) ((policy) | SCHED_RESET_ON_FORK)
-
-static void be_real_time(int priority)
-{
-	struct sched_param parameters = { .sched_priority = priority };
-
-	OK(sched_setscheduler(0, SCHED_FIFO, &parameters));
-}
-
-static bool runs_with(pid_t thread, int policy, int priority)
-{
-	struct sched_param parameters;
-
-	OK(sched_getparam(thread, &parameters));
-	return sched_getscheduler(thread) == policy && parameters.sched_priority == priority;
-}
-
-static bool has_nice(pid_t thread, int nice)
-{
-	return getpriority(PRIO_PROCESS, (id_t)thread) == nice;
-}
-
-/* What another process does comes to pass soon, or the test is ended for its slowness. */
-#define AWAIT(condition)                                                                         \
-	do {                                                                                     \
-		while (!(condition))                                                             \
-			nap(2);                                                                  \
-	} while (0)
-
-static pid_t real_time_client(int channel, int connection, int priority)
-{
-	return CLIENT(channel, connection, {
-		be_real_time(priority);
-		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
-	});
-}
-
-static pid_t nice_client(int channel, int connection, int nice)
-{
-	return CLIENT(channel, connection, {
-		OK(setpriority(PRIO_PROCESS, 0, nice));
-		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
-	});
-}
-
-static uint64_t receive(int channel)
-{
-	struct stplr_receive received;
-
-	IS(0, stplr_receive(channel, NULL, 0, second, &received));
-	CHECK(received.id);
-	return received.id;
-}
+#include "raise.h"
 
 static void a_server_runs_with_real_time_until_it_answers(void)
 {

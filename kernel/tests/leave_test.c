@@ -196,7 +196,47 @@ static void a_servers_death_can_be_a_pulse(void)
 	close(channel);
 	IS(0, stplr_receive(mine, NULL, 0, second, &received));
 	CHECK(received.pulse && received.code == STPLR_PULSE_DEATH && received.value == 5);
-	IS(-ESRCH, stplr_death(connection, mine, 5));
+	/* Also where it has been closed before. */
+	OK(stplr_death(connection, mine, 6));
+	IS(0, stplr_receive(mine, NULL, 0, second, &received));
+	CHECK(received.pulse && received.code == STPLR_PULSE_DEATH && received.value == 6);
+}
+
+/* As processes that share the connection do. */
+static void each_of_several_channels_is_told_of_a_death(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0), mine[3];
+	struct stplr_receive received;
+
+	for (int i = 0; i < 3; i++) {
+		mine[i] = new_channel(0);
+		OK(stplr_death(connection, mine[i], i));
+		IS(-EBUSY, stplr_death(connection, mine[i], i));
+	}
+	close(mine[1]);
+	close(channel);
+	for (int i = 0; i < 3; i += 2) {
+		IS(0, stplr_receive(mine[i], NULL, 0, second, &received));
+		CHECK(received.pulse && received.code == STPLR_PULSE_DEATH && received.value == i);
+		IS(-ETIMEDOUT, stplr_receive(mine[i], NULL, 0, 0, &received));
+	}
+}
+
+static void a_connection_tells_a_bounded_number_of_channels(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0), told = 0, mine, err;
+
+	do {
+		mine = new_channel(0);
+		err = stplr_death(connection, mine, 0);
+		close(mine);
+	} while (!err && ++told < 5000);
+	IS(-EAGAIN, err);
+	IS(1024, told);
+	close(connection);
+	connection = new_connection(channel, 0);
+	mine = new_channel(0);
+	OK(stplr_death(connection, mine, 0));
 }
 
 static void an_interrupted_client_leaves(void)
@@ -290,6 +330,8 @@ static const struct test tests[] = {
 	{ "a client that disconnects is told to the server",
 	  a_client_that_disconnects_is_told_to_the_server },
 	{ "a server's death can be a pulse", a_servers_death_can_be_a_pulse },
+	{ "each of several channels is told of a death", each_of_several_channels_is_told_of_a_death },
+	{ "a connection tells a bounded number of channels", a_connection_tells_a_bounded_number_of_channels },
 	{ "an interrupted client leaves", an_interrupted_client_leaves },
 	{ "where the channel says so it waits for the server",
 	  where_the_channel_says_so_it_waits_for_the_server },

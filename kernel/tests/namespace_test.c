@@ -227,6 +227,33 @@ static void root_of_a_namespace_is_one_user_of_many(void)
 	join(child);
 }
 
+/* In a user namespace a program cannot know by which number. */
+static void names_can_be_of_the_caller_itself(void)
+{
+	int outside = stplr_channel_create("~/clock", 0600, 0);
+	char longest[STPLR_NAME_MAX];
+
+	need_user_namespaces();
+	open_to_all();
+	CHECK(outside >= 0 && stplr_connect("0/clock") >= 0 && stplr_connect("~/clock") >= 0);
+	memset(longest, 'x', sizeof(longest) - 1);
+	memcpy(longest, "~/", 2);
+	longest[sizeof(longest) - 1] = 0;
+	CHECK(stplr_channel_create(longest, 0600, 0) >= 0);
+	pid_t child = fork();
+
+	if (child == 0) {
+		become_inside(3);
+		IS(-ENOENT, stplr_connect("~/clock"));
+		CHECK(stplr_channel_create("~/clock", 0600, 0) >= 0);
+		CHECK(stplr_connect("~/clock") >= 0 && stplr_connect("100003/clock") >= 0);
+		IS(-ENAMETOOLONG, stplr_channel_create(longest, 0600, 0));
+		IS(-ENAMETOOLONG, stplr_connect(longest));
+		_exit(0);
+	}
+	join(child);
+}
+
 static void groups_are_the_same_across_namespaces(void)
 {
 	int ready[2];
@@ -317,6 +344,8 @@ static const struct test tests[] = {
 	  who_receives_inside_sees_users_as_they_are_mapped },
 	{ "root of a user namespace is one user of many",
 	  root_of_a_namespace_is_one_user_of_many },
+	{ "names can be of the caller, whatever number that is",
+	  names_can_be_of_the_caller_itself },
 	{ "groups are the same across user namespaces", groups_are_the_same_across_namespaces },
 	{ "names are those of an IPC namespace", names_are_those_of_an_ipc_namespace },
 	{ "there they are taken by who rules there", names_are_taken_by_who_rules_there },

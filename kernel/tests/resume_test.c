@@ -345,6 +345,81 @@ static void a_tracer_is_not_seen(void)
 	join(client);
 }
 
+/* Of a process that has its descriptor twice: one thread waits, the other closes one of both. */
+struct twice {
+	int fd, copy;
+	bool receives;
+	int told[2], tells[2];
+};
+
+static void *wait_with_one(void *argument)
+{
+	struct twice *twice = argument;
+	pid_t thread = my_tid();
+	struct stplr_send send = { .timeout_ns = minute };
+	struct stplr_receive received = { .timeout_ns = minute };
+
+	CHECK(write(twice->tells[1], &thread, sizeof(thread)) == sizeof(thread));
+	if (twice->receives)
+		OK(stplr_receive_full(twice->fd, &received));
+	else
+		OK(stplr_send_full(twice->fd, &send));
+	return NULL;
+}
+
+static void be_two_threads(struct twice *twice)
+{
+	pthread_t thread;
+	char byte;
+
+	twice->copy = dup(twice->fd);
+	CHECK(twice->copy >= 0);
+	OK(pthread_create(&thread, NULL, wait_with_one, twice));
+	CHECK(read(twice->told[0], &byte, 1) == 1);
+	OK(close(twice->copy));
+	CHECK(write(twice->tells[1], "x", 1) == 1);
+	OK(pthread_join(thread, NULL));
+	_exit(0);
+}
+
+static void closing_a_copy_ends_nothing(bool receives)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0), status;
+	struct twice twice = { .fd = receives ? channel : connection, .receives = receives };
+	struct stplr_receive received;
+	pid_t process, thread;
+	char byte;
+
+	OK(pipe(twice.told));
+	OK(pipe(twice.tells));
+	process = fork();
+	if (process == 0) {
+		close(receives ? connection : channel);
+		be_two_threads(&twice);
+	}
+	CHECK(read(twice.tells[0], &thread, sizeof(thread)) == sizeof(thread));
+	AWAIT_LINE(FOLDER "blocked", "%d %d %s ", process, thread, receives ? "RECEIVE" : "SEND");
+	if (!receives)
+		IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	OK(ptrace(PTRACE_SEIZE, thread, NULL, NULL));
+	OK(ptrace(PTRACE_INTERRUPT, thread, NULL, NULL));
+	CHECK(waitpid(thread, &status, __WALL) == thread && WIFSTOPPED(status));
+	CHECK(write(twice.told[1], "x", 1) == 1);
+	CHECK(read(twice.tells[0], &byte, 1) == 1);
+	OK(ptrace(PTRACE_DETACH, thread, NULL, NULL));
+	if (receives)
+		OK(stplr_pulse(connection, 1, 0));
+	else
+		IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(process);
+}
+
+static void a_copy_of_a_descriptor_can_be_closed(void)
+{
+	closing_a_copy_ends_nothing(false);
+	closing_a_copy_ends_nothing(true);
+}
+
 static void who_has_a_handle_goes_on(void)
 {
 	struct party me = enter();
@@ -393,6 +468,7 @@ static const struct test tests[] = {
 	{ "work for the thread is no interruption", work_for_the_thread_is_no_interruption },
 	{ "who is frozen goes on", who_is_frozen_goes_on },
 	{ "a tracer is not seen", a_tracer_is_not_seen },
+	{ "a wait stays while a copy of its descriptor is closed", a_copy_of_a_descriptor_can_be_closed },
 	{ "who has a handle goes on", who_has_a_handle_goes_on },
 };
 

@@ -6,8 +6,6 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -15,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "linger.h"
 #include "new.h"
 #include "processor.h"
 #include "seen.h"
@@ -222,40 +221,14 @@ static void a_signal_ends_the_wait_for_such_a_server(void)
 	join(client);
 }
 
-/* A socket whose last close takes that long, for its peer takes nothing of what is in it. */
 enum { LINGERING = 30 };
-
-static int lingering_socket(int *peer)
-{
-	int listening = socket(AF_INET, SOCK_STREAM, 0), end = socket(AF_INET, SOCK_STREAM, 0);
-	struct sockaddr_in address = { .sin_family = AF_INET,
-				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	struct ifreq up = { .ifr_name = "lo", .ifr_flags = IFF_UP };
-	struct linger linger = { .l_onoff = 1, .l_linger = LINGERING };
-	socklen_t length = sizeof(address);
-	static char bytes[65536];
-
-	if (listening < 0 || ioctl(listening, SIOCSIFFLAGS, &up))
-		SKIP("this kernel has no network");
-	OK(bind(listening, (struct sockaddr *)&address, length));
-	OK(listen(listening, 1));
-	OK(getsockname(listening, (struct sockaddr *)&address, &length));
-	OK(connect(end, (struct sockaddr *)&address, length));
-	*peer = accept(listening, NULL, NULL);
-	CHECK(*peer >= 0);
-	OK(setsockopt(end, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
-	while (send(end, bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
-		;
-	close(listening);
-	return end;
-}
 
 /* The server is the last who has it, when it passes the message over. */
 static void a_socket_that_lingers_stalls_no_server(void)
 {
 	int channel = new_channel(0), connection = new_connection(channel, 0);
 	struct server server = start_server(channel, receive_late);
-	int peer, end = lingering_socket(&peer);
+	int peer, end = lingering_socket(LINGERING, &peer);
 	double start = now();
 
 	pid_t client = CLIENT(channel, connection, {

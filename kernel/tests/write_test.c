@@ -217,6 +217,31 @@ static void a_reply_that_cannot_be_read_leaves_what_was_written(void)
 	join(client);
 }
 
+/* In the last piece, or over it. */
+static void a_write_that_cannot_be_read_leaves_what_was_written(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	char *half = new_room(), *end = half + SIZE / 2;
+
+	pid_t client = CLIENT(channel, connection, {
+		char *room = new_room();
+
+		IS(500, stplr_send(connection, NULL, 0, room, SIZE, NULL));
+		CHECK(has(room, 0, 100, 'a') && has(room, 100, 400, 0) && has(room, 400, 500, 'b'));
+	});
+	uint64_t id = receive(channel);
+
+	OK(munmap(end, SIZE / 2));
+	write_to_client(channel, id, 0, 100, 'a');
+	IS(-EFAULT, stplr_write(channel, id, 10, end - 40, 80));
+	write_to_client(channel, id, 400, 500, 'b');
+	IS(-EFAULT, stplr_write(channel, id, 410, end - 40, 80));
+	IS(-EFAULT, stplr_write(channel, id, 450, end - 60, 80));
+	IS(-EFAULT, stplr_write(channel, id, 50, half, SIZE - 50));
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
+	join(client);
+}
+
 /* In their order, and more than are left as pieces of their own. */
 static void records_can_fill_the_room(void)
 {
@@ -257,6 +282,41 @@ static void a_reply_that_failed_half_way_is_none(void)
 		for (int times = 0; times < 5; times++)
 			IS(-EFAULT, stplr_reply_receive(channel, &both));
 		IS(i, stplr_reply(channel, id, 0, "ok", (size_t)i));
+	}
+	join(client);
+}
+
+/* Nothing of an answer that was not given is in the next. */
+static void an_answer_that_was_refused_is_none(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_part overlong = stplr_part(NULL, ~0U);
+	const struct stplr_buffer refused[] = { { 8, 0, 1 },
+						{ (uintptr_t)&overlong, 0, 1 },
+						{ 0, ~0U, 0 },
+						stplr_vector(NULL, ~0U) };
+	const size_t count = sizeof(refused) / sizeof(*refused);
+	char *bytes = malloc(1000);
+
+	memset(bytes, 'r', 1000);
+	pid_t client = CLIENT(channel, connection, {
+		for (size_t i = 0; i < count; i++) {
+			char *room = new_room();
+
+			IS(3, stplr_send(connection, NULL, 0, room, SIZE, NULL));
+			CHECK(has(room, 0, 3, 'b') && has(room, 3, SIZE, 0));
+		}
+	});
+	for (size_t i = 0; i < count; i++) {
+		uint64_t id = receive(channel);
+		struct stplr_reply_receive both = { .reply = { .id = id } };
+
+		both.receive.buffer = refused[i];
+		for (size_t length = 100; length <= 1000; length += 900) {
+			both.reply.buffer = stplr_bytes(bytes, length);
+			CHECK(stplr_reply_receive(channel, &both) < 0);
+		}
+		IS(3, stplr_reply(channel, id, 0, "bbb", 3));
 	}
 	join(client);
 }
@@ -317,7 +377,10 @@ int main(void)
 		{ "records can fill the room one by one", records_can_fill_the_room },
 		{ "a reply that cannot be read leaves what was written",
 		  a_reply_that_cannot_be_read_leaves_what_was_written },
+		{ "a write that cannot be read leaves what was written",
+		  a_write_that_cannot_be_read_leaves_what_was_written },
 		{ "a reply that failed half-way is none", a_reply_that_failed_half_way_is_none },
+		{ "an answer that was refused is none", an_answer_that_was_refused_is_none },
 		{ "a client that maps memory all the time is served",
 		  a_client_that_maps_all_the_time_is_served },
 	};

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .rows import (LIMITS, NO_SIZE, PLACEMENTS, Row, dig, duration, figure, has_failed, is_control,
-                   placements, rate, size_name, with_unit)
+from .rows import (HELD_AGAINST, NO_SIZE, PLACEMENTS, Row, dig, duration, figure, has_failed,
+                   is_control, placements, rate, size_name, with_unit)
 from .sentences import summary_of_plot
 
 Plot = dict[str, Any]
@@ -157,7 +157,7 @@ def one_plot(identity: str, title: str, alt: str, axes: tuple[dict[str, Any], di
 def _trips(place: str, here: list[Row], looks: Looks, sizes: list[int]) -> Plot:
     shown = [row for row in here if not is_control(row)]
     limits = [row for row in here if row["mechanism"] == "futex_pingpong"
-              or row["mechanism"] == LIMITS.get(place)]
+              or row["mechanism"] == HELD_AGAINST.get(place)]
     bounds = (("spread", "p50_min"), ("spread", "p50_max"))
     lines = traces(shown, looks, lambda row: _place(row["message_bytes"]), ("rtt_ns", "p50"),
                    bounds, 1e-9, _tell_trip)

@@ -18,9 +18,9 @@ PLACEMENTS = {
 }
 # These move the same bytes whatever the size is.
 NO_SIZE = ("null_call", "cacheline_pingpong", "cacheline_shared", "futex_pingpong")
-# What nothing can beat there. On one processor a cache line goes nowhere.
-LIMITS = {"two-cpus": "cacheline_pingpong", "free": "cacheline_pingpong",
-          "one-cpu": "futex_pingpong"}
+# What others are held against. On one processor a cache line goes nowhere.
+HELD_AGAINST = {"two-cpus": "cacheline_pingpong", "free": "cacheline_pingpong",
+                "one-cpu": "futex_pingpong"}
 # What a command says about which rows are measured; all else is how.
 SELECTION = ("--rows", "--sizes", "--placement", "--readers", "--wait", "--json", "--plot",
              "--workload")
@@ -102,20 +102,20 @@ def placements(rows: Iterable[Row]) -> list[str]:
             *(name for name in there if name not in PLACEMENTS)]
 
 
-def limit_of(rows: Iterable[Row], placement: str) -> Row | None:
+def control_of(rows: Iterable[Row], placement: str) -> Row | None:
     """The row that the others of a placement are held against."""
     for row in rows:
-        if (row["placement"] == placement and row["mechanism"] == LIMITS.get(placement)
+        if (row["placement"] == placement and row["mechanism"] == HELD_AGAINST.get(placement)
                 and dig(row, "rtt_ns", "p50")):
             return row
     return None
 
 
-def ratio(row: Row, limit: Row) -> tuple[float, float | None, float | None]:
+def ratio(row: Row, control: Row) -> tuple[float, float | None, float | None]:
     """Median against median, with the range that the rounds of both leave open."""
-    value = row["rtt_ns"]["p50"] / limit["rtt_ns"]["p50"]
+    value = row["rtt_ns"]["p50"] / control["rtt_ns"]["p50"]
     low, high = dig(row, "spread", "p50_min"), dig(row, "spread", "p50_max")
-    least, most = dig(limit, "spread", "p50_min"), dig(limit, "spread", "p50_max")
+    least, most = dig(control, "spread", "p50_min"), dig(control, "spread", "p50_max")
     if low and high and least and most:
         return value, low / most, high / least
     return value, None, None

@@ -4,24 +4,24 @@
 from collections.abc import Iterator
 from typing import Any
 
-from .rows import (LIMITS, REFERENCE_BYTES, Row, dig, duration, figure, has_failed, is_control,
-                   limit_of, placements, rate, size_name)
+from .rows import (HELD_AGAINST, REFERENCE_BYTES, Row, control_of, dig, duration, figure,
+                   has_failed, is_control, placements, rate, size_name)
 
-# What bounds what.
+# What is beside the figures, to hold them against.
 CONTROLS = {
     "null_call": "An empty function called within one process: a call between two processes adds"
                  " all the rest.",
     "memcpy": "One copy of the message within one process: what copies each message cannot move"
               " bytes faster than that.",
-    "cacheline_pingpong": "Two processors that hand one cache line each way to and fro: no message"
-                          " and its answer between two processors can take less.",
-    "lines_pingpong": "The same with the message in them, in as many lines as it fills: what a"
-                      " message of this size takes at least.",
+    "cacheline_pingpong": "Two processors that hand one cache line each way to and fro: what a message"
+                          " and its answer take that have memory of their own each way.",
+    "lines_pingpong": "The same with the message in them, in as many lines as it fills, one for every"
+                      " 56 bytes.",
     "copy_pair": "One process copies each message into shared memory, another out of there, in the"
-                 " chunks and at the distance that are quickest here: the limit of all that copies"
-                 " twice.",
-    "cacheline_shared": "The same with a single line for both ways: cheaper still, and no way to"
-                        " carry a message.",
+                 " chunks and at the distance that are quickest here: what copies twice takes about"
+                 " that.",
+    "cacheline_shared": "A single line for both ways: who answers has it already. Requests and replies"
+                        " in the same memory, as those of call and door_call, come near it.",
     "futex_pingpong": "Two processes that put each other to sleep and wake each other: who sleeps"
                       " while it waits cannot be much faster than that.",
 }
@@ -55,11 +55,11 @@ def _trips(rows: list[Row], place: str) -> Iterator[str]:
         return
     best = min(those, key=lambda row: float(row["rtt_ns"]["p50"]))
     p50 = best["rtt_ns"]["p50"]
-    limit = limit_of(rows, place)
+    control = control_of(rows, place)
     bound = ""
-    if limit is not None and place == "two-cpus":
-        bound = (f"; the least that two processors can take for it is"
-                 f" {duration(limit['rtt_ns']['p50'])}")
+    if control is not None and place == "two-cpus":
+        bound = (f"; a bare cache line each way takes"
+                 f" {duration(control['rtt_ns']['p50'])}")
     yield (f"Fastest here is {best['label']}: a message of {size_name(size)} and its answer take"
            f" {duration(p50)}, {WHERE.get(place, place)}{bound}.")
     usual = _usual(those, best)
@@ -95,7 +95,7 @@ def results(rows: list[Row]) -> Iterator[str]:
 
 
 def controls(rows: list[Row]) -> Iterator[tuple[str, str, str]]:
-    """(name, what it bounds, what was measured) of each that was measured."""
+    """(name, what it is, what was measured) of each that was measured."""
     for name, meaning in CONTROLS.items():
         measured = [row for row in rows if row["mechanism"] == name and dig(row, "rtt_ns", "p50")]
         if name == "memcpy":
@@ -104,7 +104,7 @@ def controls(rows: list[Row]) -> Iterator[tuple[str, str, str]]:
             said = [f"{duration(row['rtt_ns']['p50'])} for {size_name(size)}" for row in measured]
         else:
             said = [f"{duration(row['rtt_ns']['p50'])} ({row['placement']})" for row in measured
-                    if name not in LIMITS.values() or name == "futex_pingpong"
+                    if name not in HELD_AGAINST.values() or name == "futex_pingpong"
                     or row["placement"] != "one-cpu"]
         if said:
             yield name, meaning, ", ".join(said)

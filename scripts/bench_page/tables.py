@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from html import escape
 from typing import Any, NamedTuple
 
-from .rows import (NO_SIZE, NOTHING, PLACEMENTS, Row, command, dig, figure, has_failed, is_control,
-                   limit_of, placements, ratio, size_name)
+from .rows import (NO_SIZE, NOTHING, PLACEMENTS, Row, command, control_of, dig, figure,
+                   has_failed, is_control, placements, ratio, size_name)
 from .sentences import reference_size
 
 
@@ -27,12 +27,12 @@ def _spread(title: str, path: tuple[str, ...], scale: float, of: tuple[str, ...]
 
 PAIR = (
     _spread("round trip, median, µs", ("rtt_ns", "p50"), 1e-3, ("spread",), "p50"),
-    Column("× limit", ("ratio",), 1.0, ("ratio_low",), ("ratio_high",)),
+    Column("× control", ("ratio",), 1.0, ("ratio_low",), ("ratio_high",)),
     Column("p99 µs", ("rtt_ns", "p99"), 1e-3),
     Column("p99.9 µs", ("rtt_ns", "p999"), 1e-3),
-    _spread("thousand messages/s", ("throughput", "messages_per_s"), 1e-3,
-            ("throughput", "spread"), "messages_per_s"),
-    Column("MB/s", ("throughput", "bytes_per_s"), 1e-6),
+    _spread("thousand messages/s", ("stream", "messages_per_s"), 1e-3, ("stream", "spread"),
+            "messages_per_s"),
+    Column("MB/s", ("stream", "bytes_per_s"), 1e-6),
     Column("wake-up µs", ("wakeup_ns",), 1e-3),
     Column("processor s per million", ("cpu_s_per_million",)),
     Column("system calls per message", ("syscalls_per_message",)),
@@ -130,15 +130,23 @@ def table(identity: str, caption: str, rows: list[Row], columns: tuple[Column, .
 
 
 def add_ratios(rows: list[Row]) -> None:
-    """Holds each row against the limit of its placement."""
+    """Holds each row against the control of its placement."""
     for row in rows:
-        limit = limit_of(rows, row["placement"])
-        if limit is not None and dig(row, "rtt_ns", "p50") and not is_control(row):
-            row["ratio"], row["ratio_low"], row["ratio_high"] = ratio(row, limit)
+        control = control_of(rows, row["placement"])
+        if control is not None and dig(row, "rtt_ns", "p50") and not is_control(row):
+            row["ratio"], row["ratio_low"], row["ratio_high"] = ratio(row, control)
+
+
+def add_streams(rows: list[Row]) -> None:
+    """What a row moves one way; of one that only answers, calls were counted: another thing."""
+    for row in rows:
+        if row["mechanism"] == "memcpy" or dig(row, "throughput", "one_way") is not False:
+            row["stream"] = row.get("throughput")
 
 
 def of_pairs(results: Row, rows: list[Row]) -> Iterator[str]:
     add_ratios(rows)
+    add_streams(rows)
     yield from table(
         "pairs", "Each figure with the least and the greatest of the rounds.", rows, PAIR,
         lambda row: command(results, row))

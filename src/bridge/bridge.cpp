@@ -16,6 +16,7 @@
 #include "bridge/exporter.hpp"
 #include "bridge/importer.hpp"
 #include "bridge/nats.hpp"
+#include "bridge/peers.hpp"
 #include "bridge/reader.hpp"
 #include "bridge/status.hpp"
 #include "bridge/ticker.hpp"
@@ -34,9 +35,13 @@ void probe(Connection& connection, const Config& config) {
       (void)connection.publish(connection.full(name.subject), nullptr, &header, {});
 }
 
+// Whether what has come for that exported name is taken care of.
+using TakeEarly = std::function<bool(std::size_t number, Msg& message)>;
+
 // The cluster's word whether exported names may be subscribed to, also where nobody serves them
-// yet. Calls that come meanwhile are sent on to others.
-void check_exports(Connection& connection, const Config& config) {
+// yet. What comes meanwhile and `take` leaves is sent on to others, if it is a call; nobody sends
+// one-way messages again, and who has sent one counts it.
+void check_exports(Connection& connection, const Config& config, const TakeEarly& take) {
   std::list<Subscription> all;
   std::uint64_t link = 0;
   for (const Name& name : config.names)
@@ -46,14 +51,17 @@ void check_exports(Connection& connection, const Config& config) {
   for (const Subscription& each : all) ::natsSubscription_Drain(each.get());
   connection.confirm();
   const Header elsewhere{.kind = Kind::reply, .error = ECONNREFUSED, .not_taken = true};
+  const PeerSubjects peers(config, connection);
+  std::size_t number = 0;
   for (const Subscription& each : all) {
     natsMsg* taken = nullptr;
     for (natsStatus status = NATS_OK; status == NATS_OK || status == NATS_NO_RESPONDERS;) {
       status = ::natsSubscription_NextMsg(&taken, each.get(), 1);
-      const Msg message(status == NATS_OK ? taken : nullptr);
-      if (message && !message.reply().empty())
-        (void)connection.publish(std::string(message.reply()), nullptr, &elsewhere, {});
+      Msg message(status == NATS_OK ? taken : nullptr);
+      if (!message || take(number, message) || !peers.may_answer(message.reply())) continue;
+      (void)connection.publish(std::string(message.reply()), nullptr, &elsewhere, {});
     }
+    ++number;
   }
 }
 
@@ -84,9 +92,9 @@ class Bridge::Parts {
   std::list<Connection> connections_;
   Connection* const exporting_;
   Connection* const importing_;
+  std::list<Imported> imported_;  // before what calls of theirs give back to them
   Calls calls_;
   Sessions sessions_;
-  std::list<Imported> imported_;
   std::list<std::unique_ptr<ExportedName>> exported_;
   std::vector<ExportedName*> lately_;  // the same, by when a call of theirs has come; the leader's
   std::uint64_t taken_ = 0;            // of exporting_->came(); the leader's
@@ -98,7 +106,7 @@ class Bridge::Parts {
   std::unique_ptr<StatusChannel> status_;
   std::mutex lock_;  // protects what follows
   std::condition_variable changed_;
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
   bool look_ = false;  // at once
   std::thread looker_;
 };
@@ -130,8 +138,17 @@ Bridge::Parts::Parts(const Config& config)
         reader_ = std::make_unique<Reader>(
             *exporting_, [this](Reader& reader, Worker& worker) { return handle(reader, worker); });
       }
-      check_exports(*exporting_, config);
-      for (const auto& name : exported_) name->look_for_server();
+      // What comes while it is tried whether they may listen waits for no server that says nothing.
+      std::vector<ExportedName*> served;
+      for (const auto& name : exported_)
+        served.push_back(name->has_server() ? name.get() : nullptr);
+      check_exports(*exporting_, config, [&served](std::size_t number, Msg& message) {
+        if (served[number] == nullptr) return false;
+        served[number]->take_early(std::move(message));
+        return true;
+      });
+      for (ExportedName* const name : served)
+        if (name != nullptr) name->look_for_server();
       exporting_->confirm();
     }
     if (importing_ != nullptr) {
@@ -198,9 +215,8 @@ void Bridge::Parts::import_all(const Config& config) {
   const ImportContext context{calls_, *ticker_};
   for (const Name& name : config.names) {
     if (name.direction != Direction::imported) continue;
-    Imported& here = imported_.emplace_back();
-    here.name = name;
-    here.subject = importing_->full(name.subject);
+    Imported& here =
+        imported_.emplace_back(name, importing_->full(name.subject), config.memory_mib << 20);
     servers_.push_back(name.local == Local::door ? import_door(here, context)
                                                  : import_channel(here, context));
   }
@@ -264,6 +280,7 @@ void Bridge::Parts::look() {
     look_ = false;
     lock.unlock();
     for (const auto& name : exported_) {
+      if (stop_) break;
       try {
         name->look_for_server();
       } catch (const BridgeError&) {
@@ -279,11 +296,11 @@ void Bridge::Parts::drain(double seconds) {
     const std::lock_guard guard(lock_);
     stop_ = true;
   }
+  const auto until = Clock::now() + std::chrono::duration<double>(seconds);
   changed_.notify_all();
   if (looker_.joinable()) looker_.join();
   for (const auto& name : exported_) name->stop_listening();
   for (const auto& server : servers_) server->close();
-  const auto until = Clock::now() + std::chrono::duration<double>(seconds);
   const auto over = [this] {
     bool drained = true;
     for (const auto& name : exported_) drained = name->forget_drained() && drained;
@@ -330,7 +347,7 @@ void check(const Config& config) {
   validate(config);
   Connection connection(config, Connection::Reads::itself);
   connection.listen({.publish_denied = {}, .inbox = [](const Msg&) {}, .linked = {}, .lost = {}});
-  check_exports(connection, config);
+  check_exports(connection, config, [](std::size_t, Msg&) { return false; });
   probe(connection, config);
   connection.confirm();
 }

@@ -12,7 +12,10 @@ namespace farcall::bridge {
 
 class Budget {
  public:
-  explicit Budget(std::uint64_t bytes) noexcept : most_(bytes) {}
+  // `Alone::may`: who has it to himself may take more, so that nothing is too long for ever.
+  enum class Alone { may_not, may };
+  explicit Budget(std::uint64_t bytes, Alone alone = Alone::may_not) noexcept
+      : most_(bytes), alone_(alone) {}
 
   // What one call holds of it.
   class Share {
@@ -29,7 +32,8 @@ class Budget {
 
     // So much more. False: that would be too much of it all.
     [[nodiscard]] bool take(Budget& of, std::uint64_t bytes) noexcept {
-      if (of.held_.fetch_add(bytes) + bytes > of.most_) {
+      const std::uint64_t before = of.held_.fetch_add(bytes);
+      if (before + bytes > of.most_ && (before != 0 || of.alone_ == Alone::may_not)) {
         of.held_ -= bytes;
         return false;
       }
@@ -50,7 +54,39 @@ class Budget {
 
  private:
   const std::uint64_t most_;
+  const Alone alone_;
   std::atomic<std::uint64_t> held_{0};
+};
+
+// What has been promised, or is on its way, is held while it travels in pieces: by whoever says so,
+// for as long as he likes within the bounds. So it has three quarters of what there is, and one
+// name half of that: what comes whole finds room at any time.
+class PiecesBudget : public Budget {
+ public:
+  explicit PiecesBudget(std::uint64_t of_bytes) noexcept : Budget(of_bytes / 4 * 3, Alone::may) {}
+};
+class NamePiecesBudget : public Budget {
+ public:
+  explicit NamePiecesBudget(std::uint64_t of_bytes) noexcept
+      : Budget(of_bytes / 8 * 3, Alone::may) {}
+};
+
+// What one call holds for what travels in pieces.
+class PiecesShare {
+ public:
+  [[nodiscard]] bool take(Budget& of_name, PiecesBudget& of_pieces, Budget& of_all,
+                          std::uint64_t bytes) noexcept {
+    return of_name_.take(of_name, bytes) && of_pieces_.take(of_pieces, bytes) &&
+           of_all_.take(of_all, bytes);
+  }
+  void give_back() noexcept {
+    for (Budget::Share* const each : {&of_name_, &of_pieces_, &of_all_}) each->give_back();
+  }
+
+ private:
+  Budget::Share of_name_;
+  Budget::Share of_pieces_;
+  Budget::Share of_all_;
 };
 
 }  // namespace farcall::bridge

@@ -29,8 +29,7 @@ std::uint64_t number_in(std::string_view word) noexcept {
 // A one-way message of several pieces: it is answered when it has been received.
 class LongPost final : public OutgoingCall {
  public:
-  LongPost(Imported& to, const Header& about, std::span<const std::byte> data,
-           Budget::Share&& memory)
+  LongPost(Imported& to, const Header& about, std::span<const std::byte> data, PiecesShare&& memory)
       : OutgoingCall(to, about, data.size()),
         statistics_(to.statistics),
         held_(std::move(memory)),
@@ -40,14 +39,11 @@ class LongPost final : public OutgoingCall {
   std::span<const std::byte> request(std::uint64_t offset, std::size_t size) override {
     return std::span<const std::byte>(data_).subspan(offset, size);
   }
-  void finished(Answer& answer) noexcept override {
-    if (answer.error == ECONNREFUSED) ++statistics_.undelivered;
-    if (answer.error == ECONNRESET) ++statistics_.uncertain;
-  }
+  void finished(Answer& answer) noexcept override { statistics_.lost(answer.error); }
 
  private:
   Statistics& statistics_;
-  const Budget::Share held_;
+  const PiecesShare held_;
   const std::vector<std::byte> data_;
 };
 
@@ -56,7 +52,9 @@ class LongPost final : public OutgoingCall {
 Calls::Calls(Connection& connection, const Config& config)
     : connection_(connection),
       bound_(std::chrono::duration_cast<Clock::duration>(seconds(config.death_bound_s))),
-      memory_(config.memory_mib << 20) {}
+      peers_(config, connection),
+      memory_(config.memory_mib << 20),
+      in_pieces_(memory_.most()) {}
 
 std::string Calls::own_subject(std::uint64_t id) const {
   return connection_.inbox(fmt::format("c{:x}", id));
@@ -76,6 +74,13 @@ void Calls::start(const std::shared_ptr<OutgoingCall>& call) {
   publish_first(call, lock, true);
 }
 
+// Who knows the subject of a call can answer it. With the lock held.
+std::uint64_t Calls::new_id() {
+  for (;;)
+    if (const std::uint64_t id = numbers_.next(); !calls_.contains(id) && !posted_.contains(id))
+      return id;
+}
+
 // Under a new number, so that nobody takes a late answer to an earlier attempt for this one's.
 void Calls::publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock, bool may_wait) {
   OutgoingCall& it = *call;
@@ -88,7 +93,7 @@ void Calls::publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock,
   it.memory_.give_back();
   {
     const std::lock_guard guard(lock_);
-    it.id_ = ++last_;
+    it.id_ = new_id();
     calls_.emplace(it.id_, call);
   }
   const std::size_t whole = connection_.whole();
@@ -99,6 +104,8 @@ void Calls::publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock,
   it.sent_ = first;
   Header header = it.header_;
   header.total = it.size_;
+  header.bound_ms = static_cast<std::uint64_t>(
+      std::max<std::int64_t>(1, std::chrono::floor<std::chrono::milliseconds>(bound_).count()));
   if (it.deadline_ != Clock::time_point::max())
     header.deadline_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(
         1, std::chrono::duration_cast<std::chrono::milliseconds>(it.deadline_ - it.last_activity_)
@@ -213,8 +220,8 @@ void Calls::cancel(OutgoingCall& call) {
 
 int Calls::post(Imported& to, Header header, std::span<const std::byte> data) {
   if (data.size() > connection_.whole()) {
-    Budget::Share memory;
-    if (!memory.take(memory_, data.size())) return ENOBUFS;
+    PiecesShare memory;
+    if (!memory.take(to.in_pieces, in_pieces_, memory_, data.size())) return ENOBUFS;
     start(std::make_shared<LongPost>(to, header, data, std::move(memory)));
     return 0;
   }
@@ -222,7 +229,7 @@ int Calls::post(Imported& to, Header header, std::span<const std::byte> data) {
   std::uint64_t id = 0;
   {
     const std::lock_guard guard(lock_);
-    id = ++last_;
+    id = new_id();
     posted_.emplace(id, &to);
     posted_at_.emplace(id, Clock::now());
   }
@@ -252,7 +259,9 @@ void Calls::received(std::string_view word, Msg message) {
     if (word.front() == 'o') {
       const auto posted = posted_.find(id);
       if (posted == posted_.end()) return;
-      if (message.is_no_responders()) ++posted->second->statistics.undelivered;
+      const std::optional<Header> header = message.header();
+      if (message.is_no_responders() || (header && header->not_taken))
+        ++posted->second->statistics.undelivered;
       posted_.erase(posted);
       posted_at_.erase(id);
       return;
@@ -274,6 +283,10 @@ void Calls::received(std::string_view word, Msg message) {
     return finish(*call, lock, EPROTO);
   }
   if (!message.reply().empty() && call->session_.empty()) {
+    if (!peers_.may_answer(message.reply())) {
+      ++call->to_.statistics.malformed;
+      return finish(*call, lock, EPROTO);
+    }
     call->session_ = message.reply();
     if (call->cancelled_) tell(call->session_, {.kind = Kind::cancel});
   }
@@ -291,7 +304,8 @@ void Calls::received(std::string_view word, Msg message) {
 
 // Of a call that is over here, whatever has become of it: who still serves it is told.
 void Calls::late(const Msg& message) {
-  if (!message.reply().empty()) tell(std::string(message.reply()), {.kind = Kind::cancel});
+  if (peers_.may_answer(message.reply()))
+    tell(std::string(message.reply()), {.kind = Kind::cancel});
 }
 
 void Calls::take_reply(const std::shared_ptr<OutgoingCall>& call, Lock& lock, const Header& header,
@@ -301,6 +315,9 @@ void Calls::take_reply(const std::shared_ptr<OutgoingCall>& call, Lock& lock, co
     forget(call->id_);
     return publish_first(call, lock, false);
   }
+  // Whoever has given up there, it was nobody here: a client takes EINTR for its own signal, and
+  // may call again.
+  if (header.error == EINTR && !call->cancelled_) return finish(*call, lock, ECONNRESET);
   if (header.error != 0) return finish(*call, lock, header.error);
   call->answer_.status = header.status;
   const std::span<const std::byte> data = message.data();
@@ -316,7 +333,7 @@ void Calls::take_reply(const std::shared_ptr<OutgoingCall>& call, Lock& lock, co
     tell(call->session_, {.kind = Kind::cancel});
     finish(*call, lock, ENOBUFS);
   };
-  if (!call->memory_.take(memory_, header.total)) return no_room();
+  if (!call->memory_.take(call->to_.in_pieces, in_pieces_, memory_, header.total)) return no_room();
   try {
     call->answer_.pieces.reserve(header.total);
   } catch (const std::bad_alloc&) {
@@ -407,6 +424,12 @@ void Calls::denied(const std::string& subject) {
     const std::lock_guard guard(lock_);
     for (const auto& [id, call] : calls_)
       if (call->to_.subject == subject) all.push_back(call);
+    std::erase_if(posted_, [&](const auto& each) {
+      if (each.second->subject != subject) return false;
+      ++each.second->statistics.undelivered;
+      posted_at_.erase(each.first);
+      return true;
+    });
   }
   for (const auto& call : all) {
     Lock lock(call->lock_);

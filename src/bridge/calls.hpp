@@ -8,10 +8,12 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "bridge/budget.hpp"
 #include "bridge/nats.hpp"
+#include "bridge/peers.hpp"
 #include "bridge/statistics.hpp"
 #include "bridge/window.hpp"
 
@@ -19,8 +21,12 @@ namespace farcall::bridge {
 
 // An imported name, as its calls see it.
 struct Imported {
-  Name name;
-  std::string subject;  // in the domain
+  Imported(const Name& imported, std::string full_subject, std::uint64_t memory)
+      : name(imported), subject(std::move(full_subject)), in_pieces(memory) {}
+
+  const Name name;
+  const std::string subject;  // in the domain
+  NamePiecesBudget in_pieces;
   Statistics statistics;
 };
 
@@ -72,7 +78,7 @@ class OutgoingCall {
   std::uint64_t credit_ = 0;
   Window window_;            // for pieces of the answer
   std::uint64_t total_ = 0;  // of the answer
-  Budget::Share memory_;     // for it
+  PiecesShare memory_;       // for it
   Clock::time_point travels_since_;
   Answer answer_;
   Clock::time_point began_;
@@ -123,14 +129,17 @@ class Calls {
   void take_piece(OutgoingCall& call, Lock& lock, const Header& header, const Msg& message);
   [[nodiscard]] bool is_silent(const OutgoingCall& call, Clock::time_point now) const;
   void late(const Msg& message);
+  [[nodiscard]] std::uint64_t new_id();
   void forget(std::uint64_t id);
   [[nodiscard]] std::string own_subject(std::uint64_t id) const;
 
   Connection& connection_;
   const Clock::duration bound_;
-  Budget memory_;    // for answers in pieces and long one-way messages
+  const PeerSubjects peers_;
+  Budget memory_;           // for answers in pieces and long one-way messages
+  PiecesBudget in_pieces_;  // of it
   std::mutex lock_;  // protects what follows; taken while a call's lock is held, never before it
-  std::uint64_t last_ = 0;
+  Numbers numbers_;
   std::unordered_map<std::uint64_t, std::shared_ptr<OutgoingCall>> calls_;
   std::unordered_map<std::uint64_t, Imported*> posted_;  // to count what nobody listened to
   std::unordered_map<std::uint64_t, Clock::time_point> posted_at_;

@@ -23,6 +23,8 @@ namespace {
 
 constexpr std::size_t kLongestSubject = 200;
 
+bool is_time(double seconds) { return seconds > 0 && seconds <= 86400; }
+
 // What is wrong, and where.
 class File {
  public:
@@ -56,16 +58,18 @@ class File {
   }
   void read_seconds(const toml::table& table, const char* key, double& into) const {
     read(table, key, into, "a number of seconds");
-    if (table.contains(key) && !(into > 0 && into <= 86400))
+    if (table.contains(key) && !is_time(into))
       wrong(table.get(key)->source(),
             fmt::format("'{}' is to be more than 0 and at most 86400 seconds", key));
   }
   template <class T>
-  void read_count(const toml::table& table, const char* key, T& into, std::int64_t most) const {
+  void read_count(const toml::table& table, const char* key, T& into, std::int64_t least,
+                  std::int64_t most) const {
     auto value = static_cast<std::int64_t>(into);
     read(table, key, value, "a whole number");
-    if (value < 0 || value > most)
-      wrong(table.get(key)->source(), fmt::format("'{}' is to be between 0 and {}", key, most));
+    if (value < least || value > most)
+      wrong(table.get(key)->source(),
+            fmt::format("'{}' is to be between {} and {}", key, least, most));
     into = static_cast<T>(value);
   }
   [[nodiscard]] const toml::table& section(const toml::node& node, const std::string& what) const {
@@ -79,7 +83,7 @@ class File {
 
 void read_nats(const File& file, const toml::table& table, Config& config) {
   file.only(table, {"servers", "creds", "user", "password", "password_file", "tls_ca", "tls_cert",
-                    "tls_key", "domain"});
+                    "tls_key", "domain", "inbox"});
   if (const toml::node* const servers = table.get("servers")) {
     const toml::array* const all = servers->as_array();
     if (all == nullptr)
@@ -106,15 +110,16 @@ void read_nats(const File& file, const toml::table& table, Config& config) {
   file.read_text(table, "tls_cert", config.tls_certificate);
   file.read_text(table, "tls_key", config.tls_key);
   file.read_text(table, "domain", config.domain);
+  file.read_text(table, "inbox", config.inbox);
 }
 
 void read_bridge(const File& file, const toml::table& table, Config& config) {
   file.only(table, {"death_bound", "connect_bound", "workers", "waiting", "memory_mib", "status"});
   file.read_seconds(table, "death_bound", config.death_bound_s);
   file.read_seconds(table, "connect_bound", config.connect_bound_s);
-  file.read_count(table, "workers", config.workers, 65536);
-  file.read_count(table, "waiting", config.waiting, 65536);
-  file.read_count(table, "memory_mib", config.memory_mib, std::int64_t{1} << 20);
+  file.read_count(table, "workers", config.workers, 1, 65536);
+  file.read_count(table, "waiting", config.waiting, 1, 65536);
+  file.read_count(table, "memory_mib", config.memory_mib, 1, std::int64_t{1} << 20);
   file.read_text(table, "status", config.status);
 }
 
@@ -136,7 +141,7 @@ void read_import(const File& file, const toml::table& table, Name& name) {
   if (mode < 0 || mode > 0777) file.wrong(table.get("mode")->source(), "'mode' is no mode");
   name.mode = static_cast<mode_t>(mode);
   file.read(table, "idempotent", name.idempotent, "true or false");
-  file.read_count(table, "retries", name.retries, 100);
+  file.read_count(table, "retries", name.retries, 0, 100);
   if (table.contains("deadline")) file.read_seconds(table, "deadline", name.deadline_s);
   const toml::node* const allow = table.get("allow");
   if (allow == nullptr) return;
@@ -198,15 +203,19 @@ Name local_part(std::string_view text, const std::string& whole) {
   return name;
 }
 
-bool is_subject(const std::string& subject) {
+bool is_words(const std::string& subject) {
   if (subject.empty() || subject.size() > kLongestSubject) return false;
   if (subject.front() == '.' || subject.back() == '.' || subject.find("..") != std::string::npos ||
-      subject.front() == '$' || subject.starts_with("_INBOX"))
+      subject.front() == '$')
     return false;
   for (const char c : subject)
     if (c <= ' ' || c == '*' || c == '>' || c == 0x7f || static_cast<unsigned char>(c) >= 0x80)
       return false;
   return true;
+}
+
+bool is_subject(const std::string& subject) {
+  return is_words(subject) && !subject.starts_with("_INBOX");
 }
 
 void validate_name(const Name& name) {
@@ -283,6 +292,14 @@ void validate(const Config& config) {
     throw BridgeError("--tls-cert and --tls-key belong together");
   if (!config.domain.empty() && !is_subject(config.domain))
     throw BridgeError(fmt::format("the domain '{}' cannot begin a subject", config.domain));
+  if (!is_words(config.inbox))
+    throw BridgeError(fmt::format("the inbox '{}' cannot begin a subject", config.inbox));
+  for (const auto& [bound, what] : {std::pair(config.death_bound_s, "--death-bound"),
+                                    std::pair(config.connect_bound_s, "--connect-bound")})
+    if (!is_time(bound))
+      throw BridgeError(fmt::format("{} is to be more than 0 and at most 86400 seconds", what));
+  if (config.workers == 0 || config.waiting == 0 || config.memory_mib == 0)
+    throw BridgeError("workers, waiting and memory_mib are to be 1 at least");
   std::set<std::pair<Local, std::string>> imported;
   for (const Name& name : config.names) {
     validate_name(name);

@@ -35,6 +35,7 @@ ExportedName::ExportedName(const Name& exported, Sessions& sessions, Ticker& tic
     : name(exported),
       sessions_(sessions),
       waiting_(sessions.memory().most() / 2),
+      in_pieces_(sessions.memory().most()),
       ticker_(ticker),
       most_workers_(workers),
       local_(exported.local == Local::door ? local_door(exported.path)
@@ -67,8 +68,23 @@ void ExportedName::stop_listening() {
   if (subscription_) ::natsSubscription_Drain(subscription_.get());
 }
 
+// One that keeps who asks waiting is asked less often: the thread that asks is that of all names.
+bool ExportedName::has_server() {
+  const Clock::time_point begin = Clock::now();
+  if (!serves_ && begin < ask_again_) return false;
+  const bool there = local_->present();
+  const Clock::time_point end = Clock::now();
+  if (!there) ask_again_ = end + 4 * (end - begin);
+  return there;
+}
+
+void ExportedName::take_early(Msg message) {
+  const Inside taking(taking_);
+  if (const auto session = admit(std::move(message))) serve_soon(session);
+}
+
 void ExportedName::look_for_server() {
-  const bool there = !stop_ && local_->present();
+  const bool there = !stop_ && has_server();
   if (serves_ && sessions_.connection().link_number() != subscribed_on_) {
     const std::lock_guard guard(subscription_lock_);
     subscription_ = nullptr;
@@ -196,6 +212,7 @@ std::shared_ptr<Session> ExportedName::admit(Msg message) {
   Header header{.kind = message.reply().empty() ? Kind::one_way : Kind::call};
   header.total = message.data().size();
   header.room = kLongest;
+  header.bound_ms = 0;
   bool malformed = false;
   if (message.has_request_header()) {
     const std::optional<Header> told = message.request_header();
@@ -204,6 +221,10 @@ std::shared_ptr<Session> ExportedName::admit(Msg message) {
     if (told) header = *told;
   }
   if (header.kind == Kind::probe && !malformed) return nullptr;
+  if (!message.reply().empty() && !sessions_.may_answer(message.reply())) {
+    ++statistics.malformed;
+    return nullptr;
+  }
   const std::size_t here = message.data().size();
   const std::uint64_t cost = cost_of(message);
   malformed = malformed || header.total < here || (header.total > here && message.reply().empty());
@@ -216,8 +237,8 @@ std::shared_ptr<Session> ExportedName::admit(Msg message) {
   }
   if (header.total > kLongest) return refuse(session, name.local == Local::door ? E2BIG : EMSGSIZE);
   // Calls that wait for a slow server would else take all the memory there is.
-  if (!session->place.take(waiting_, cost) ||
-      !session->memory.take(sessions_.memory(), header.total == here ? cost : header.total))
+  if (!session->place.take(waiting_, cost) || !session->memory.take(sessions_.memory(), cost) ||
+      (header.total != here && !sessions_.hold_pieces(*session, header.total)))
     return refuse(session, ENOBUFS);
   if (header.message) {
     const std::string_view importer = session->first.reply();  // the last word is the message's own
@@ -307,7 +328,7 @@ void ExportedName::withdraw_cancelled() {
   for (const auto* const all : {&at_head, &behind})
     for (const auto& session : *all) {
       ++statistics.cancelled;
-      refuse(session, session->timed_out ? ETIMEDOUT : EINTR);
+      refuse(session, session->why_cancelled());
     }
   for (const auto& session : at_head) make_next_ready(*session);
 }
@@ -338,40 +359,43 @@ std::shared_ptr<Session> ExportedName::next_of_strand(const Session& session) {
   return next;
 }
 
+LocalAnswer ExportedName::ask_server(Worker& worker, const Session& session) {
+  try {
+    if (session.cancelled) return {.error = EINTR};
+    switch (session.header.kind) {
+      case Kind::pulse: ++statistics.pulses; return {.error = local_->pulse(session.header)};
+      case Kind::one_way:
+        ++statistics.one_way;
+        return {.error = local_->one_way(worker, session.header, session.data())};
+      default:
+        ++statistics.calls;
+        const Inside progress(statistics.in_progress);
+        return local_->call(worker, session.header, session.data(), session.cancelled);
+    }
+  } catch (const std::bad_alloc&) {  // before the server has seen it
+    return {.error = ENOBUFS};
+  }
+}
+
 void ExportedName::perform(Worker& worker, const std::shared_ptr<Session>& session) {
-  const Kind kind = session->header.kind;
   const auto begin = Clock::now();
-  LocalAnswer answer;
   {
     const std::lock_guard guard(session->lock);
     session->worker = &worker;
   }
-  if (session->cancelled) {
-    answer.error = EINTR;
-  } else if (kind == Kind::pulse) {
-    ++statistics.pulses;
-    answer.error = local_->pulse(session->header);
-  } else if (kind == Kind::one_way) {
-    ++statistics.one_way;
-    answer.error = local_->one_way(worker, session->header, session->data());
-  } else {
-    ++statistics.calls;
-    ++statistics.in_progress;
-    answer = local_->call(worker, session->header, session->data(), session->cancelled);
-    --statistics.in_progress;
-  }
+  LocalAnswer answer = ask_server(worker, *session);
   {
     const std::lock_guard guard(session->lock);
     session->worker = nullptr;
   }
   worker.settle();
-  if (session->timed_out && answer.error == EINTR) answer.error = ETIMEDOUT;
+  if (answer.error == EINTR) answer.error = session->why_cancelled();
   if (answer.not_taken) stop_listening();  // until it is looked for again
   const std::int64_t took = since_ns(begin);
   usual_ns_ = (usual_ns_ * 7 + took) / 8;
   if (session->cancelled) ++statistics.cancelled;
   if (answer.error != 0) statistics.failed(answer.error);
-  if (answer.error == 0 && kind == Kind::call) {
+  if (answer.error == 0 && session->header.kind == Kind::call) {
     ++statistics.answered;
     statistics.latencies.add(std::chrono::nanoseconds(took));
   }

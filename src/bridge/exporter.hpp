@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <deque>
 #include <list>
@@ -18,6 +19,7 @@
 #include "bridge/inside.hpp"
 #include "bridge/local_server.hpp"
 #include "bridge/nats.hpp"
+#include "bridge/peers.hpp"
 #include "bridge/reader.hpp"
 #include "bridge/statistics.hpp"
 #include "bridge/ticker.hpp"
@@ -44,6 +46,7 @@ struct Session {
   Clock::time_point deadline = Clock::time_point::max();
   std::atomic<bool> cancelled{false};
   std::atomic<bool> timed_out{false};  // then that, too
+  std::atomic<bool> ended{false};      // likewise, where it is this bridge that gives it up
 
   bool at_head = true;  // of its strand; protected by the owner's lock, as is the next
   bool begun = false;   // somebody serves it, or will
@@ -51,6 +54,7 @@ struct Session {
   std::mutex lock;                 // protects what follows
   Budget::Share place;             // of what its name may have waiting
   Budget::Share memory;            // of that of all names
+  PiecesShare pieces;              // what travels so
   Worker* worker = nullptr;        // that is in the local call
   std::vector<std::byte> request;  // of several pieces
   bool assembling = false;
@@ -61,8 +65,14 @@ struct Session {
   bool answering = false;
   Clock::time_point last_activity;  // the importer's last good word, while pieces travel
   Clock::time_point travels_since;  // they do
-  Clock::time_point next_alive;
+  Clock::time_point next_alive;     // sign of life
+  Clock::duration alive_every;
 
+  // What it ends with where the local call has been interrupted, or is not begun any more.
+  [[nodiscard]] int why_cancelled() const noexcept {
+    if (timed_out) return ETIMEDOUT;
+    return ended ? ECONNRESET : EINTR;
+  }
   [[nodiscard]] std::span<const std::byte> data() const noexcept {
     return request.empty() ? first.data() : std::span<const std::byte>(request);
   }
@@ -77,8 +87,14 @@ class Sessions {
   std::shared_ptr<Session> add(ExportedName& owner, Msg message, const Header& header,
                                bool answers);
   void remove(const Session& session);
+  [[nodiscard]] bool may_answer(std::string_view subject) const noexcept {
+    return peers_.may_answer(subject);
+  }
   // What calls hold: what came, until the session goes, and what travels in pieces.
   [[nodiscard]] Budget& memory() noexcept { return memory_; }
+  // So many bytes are to travel in pieces. False: others hold too much. With the session locked, or
+  // nobody else's yet.
+  [[nodiscard]] bool hold_pieces(Session& session, std::uint64_t bytes) noexcept;
 
   // The answer. One of several pieces goes on by itself.
   void answer(const std::shared_ptr<Session>& session, const LocalAnswer& answer);
@@ -88,7 +104,7 @@ class Sessions {
   // become whole.
   std::shared_ptr<Session> received(std::string_view word, const Msg& message);
   void tick(Clock::time_point now);
-  // Their local calls end, and those who wait for them hear EINTR.
+  // Their local calls end, and those who wait for them hear ECONNRESET.
   void cancel_all();
   // Nobody has to do with any of them any more.
   void clear() {
@@ -106,14 +122,17 @@ class Sessions {
   Piece take_piece(Session& session, const Msg& message, const Header& header);
   [[nodiscard]] int why_to_drop(const Session& session, Clock::time_point now) const;
   void cancel(Session& session);
+  bool hold_answer(Session& session, std::span<const std::byte> data);
   void send_pieces(Session& session);
   void drop(const std::shared_ptr<Session>& session, int error);
 
   Connection& connection_;
   const Clock::duration bound_;
+  const PeerSubjects peers_;
   Budget memory_;
-  std::mutex lock_;  // protects what follows; never taken before a session's
-  std::uint64_t last_ = 0;
+  PiecesBudget in_pieces_;  // of it
+  std::mutex lock_;         // protects what follows; never taken before a session's
+  Numbers numbers_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Session>> all_;
 };
 
@@ -129,6 +148,10 @@ class ExportedName {
   // Subscribes where there is a local server, and leaves the calls to others where there is none.
   // Called now and then. Throws BridgeError.
   void look_for_server();
+  // Whether somebody serves it here. May take a second, where the server says nothing.
+  bool has_server();
+  // What came while it was only tried whether it may listen, and is to be served.
+  void take_early(Msg message);
   // What has come of its calls, some of it: served at once where that is quick. By the leader of
   // `reader`; as its Handle. `taken` counts.
   bool take(Reader& reader, Worker& worker, std::uint64_t& taken);
@@ -145,6 +168,7 @@ class ExportedName {
   // and again.
   bool forget_drained();
   [[nodiscard]] bool serves() const noexcept { return serves_; }
+  [[nodiscard]] Budget& in_pieces() noexcept { return in_pieces_; }
 
   const Name name;
   Statistics statistics;
@@ -156,6 +180,7 @@ class ExportedName {
   std::shared_ptr<Session> refuse(const std::shared_ptr<Session>& session, int error);
   void serve(Worker& worker, std::shared_ptr<Session> session);
   void perform(Worker& worker, const std::shared_ptr<Session>& session);
+  LocalAnswer ask_server(Worker& worker, const Session& session);
   std::shared_ptr<Session> next_of_strand(const Session& session);
   void make_ready(const std::shared_ptr<Session>& session);
   void make_next_ready(const Session& session);
@@ -166,6 +191,7 @@ class ExportedName {
   Sessions& sessions_;
   // Half of the memory of all: a server that hangs leaves some for the callers of others.
   Budget waiting_;
+  NamePiecesBudget in_pieces_;
   Ticker& ticker_;
   const unsigned most_workers_;
   const std::unique_ptr<LocalServer> local_;
@@ -176,6 +202,7 @@ class ExportedName {
   std::atomic<bool> with_leader_{false};  // a leader serves, or one who was it
 
   std::uint64_t subscribed_on_ = 0;  // link of the connection
+  Clock::time_point ask_again_;      // for a server, not before
   std::mutex subscription_lock_;     // protects the next
   std::shared_ptr<natsSubscription> subscription_;
 

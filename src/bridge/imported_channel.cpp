@@ -67,15 +67,17 @@ class ImportedChannel final : public ImportedServer {
     }
     thread_ = std::thread([this] { run(); });
   }
+  // A call that had come when the channel was closed may have begun since the others ended.
   ~ImportedChannel() override {
     close();
-    ::munmap(buffer_, kBuffer);
-  }
-  void close() override {
-    if (stop_.exchange(true)) return;
     ::farcall_channel_destroy(channel_);  // which ends the wait
     thread_.join();
+    for (const auto& [id, pending] : std::exchange(calls_, {}))
+      context_.calls.give_up(*pending.call);
+    ::munmap(buffer_, kBuffer);
   }
+  // The channel stays, for the answers.
+  void close() override { closed_ = true; }
 
   void over(std::int64_t message) noexcept {
     const std::lock_guard guard(lock_);
@@ -105,7 +107,7 @@ class ImportedChannel final : public ImportedServer {
   const ImportContext context_;
   int channel_ = -1;
   void* buffer_ = nullptr;
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> closed_{false};
   std::mutex lock_;  // protects what follows; nothing else is locked under it
   std::unordered_map<std::int64_t, Pending> calls_;
   std::unordered_map<std::int64_t, std::unordered_set<std::int64_t>> by_connection_;
@@ -124,7 +126,7 @@ void ImportedChannel::run() {
   sigset_t all;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  while (!stop_) {
+  for (;;) {
     farcall_info info{};
     const std::int64_t id = ::farcall_receive(channel_, buffer_, kBuffer, &info);
     if (id < 0 && errno == EBADF) return;  // destroyed
@@ -152,6 +154,8 @@ void ImportedChannel::take(std::int64_t id, farcall_info& info) {
   int error = 0;
   if (!may_call(name_, info.uid)) {
     error = EACCES;
+  } else if (closed_) {
+    error = ECONNREFUSED;
   } else if (has_descriptors) {
     error = EOPNOTSUPP;
   } else if (info.length > kLongest) {
@@ -163,9 +167,11 @@ void ImportedChannel::take(std::int64_t id, farcall_info& info) {
     const std::span<const std::byte> data(static_cast<std::byte*>(buffer_), info.received);
     error = context_.calls.post(name_, header, data);
     context_.ticker.wake();
+    shrink(info.received);
   }
   if (error == 0) return;
   name_.statistics.failed(error);
+  if (id == FARCALL_ONE_WAY && error == ECONNREFUSED) ++name_.statistics.undelivered;
   if (id != FARCALL_ONE_WAY) refuse(id, error);
 }
 
@@ -212,6 +218,10 @@ void ImportedChannel::take_pulse(const farcall_info& info) {
                    .gid = std::int64_t{info.gid},
                    .connection = info.connection};
   ++name_.statistics.pulses;
+  if (closed_) {
+    ++name_.statistics.undelivered;
+    return;
+  }
   if (const int error = context_.calls.post(name_, header, {}); error != 0)
     name_.statistics.failed(error);
   context_.ticker.wake();

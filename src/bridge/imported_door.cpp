@@ -3,9 +3,11 @@
 // An imported door: its server procedure publishes the request and defers the answer, which is
 // given by who hears of it.
 #include <door.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -150,17 +152,64 @@ class DoorThreads {
   static inline thread_local bool dismissed = false;
 };
 
+// The file that a door is attached to. It stays the same one whatever its path names later, or is
+// said to name by whoever else may write there.
+class DoorFile {
+ public:
+  explicit DoorFile(const std::string& path)
+      : fd_(::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)) {
+    if (fd_ >= 0) (void)::fstatat(fd_, "", &before_, AT_EMPTY_PATH);
+    own_ = (S_ISREG(before_.st_mode) || has_door()) && before_.st_uid == ::geteuid();
+    if (S_ISLNK(before_.st_mode)) (void)::stat(path.c_str(), &before_);
+  }
+  DoorFile(const DoorFile&) = delete;
+  DoorFile& operator=(const DoorFile&) = delete;
+  ~DoorFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  [[nodiscard]] bool is_there() const noexcept { return fd_ >= 0; }
+  [[nodiscard]] bool has_door() const noexcept { return S_ISDOOR(before_.st_mode); }
+  // 0, or why it has not been given that mode.
+  int give(mode_t mode) {
+    if ((before_.st_mode & kMode) == mode) return 0;
+    if (!own_) return EPERM;
+    if (!change(mode)) return errno;
+    changed_ = true;
+    return 0;
+  }
+  void restore() {
+    if (changed_) (void)change(before_.st_mode & kMode);
+  }
+
+ private:
+  static constexpr mode_t kMode = 07777;
+  [[nodiscard]] bool change(mode_t mode) const {
+    return ::chmod(fmt::format("/proc/self/fd/{}", fd_).c_str(), mode) == 0;
+  }
+
+  const int fd_;
+  struct stat before_ {};
+  bool own_ = false;
+  bool changed_ = false;
+};
+
 class ImportedDoor final : public ImportedServer {
  public:
   ImportedDoor(Imported& name, ImportContext context) : name_(name), context_(context) {
     fd_ = ::door_create(&ImportedDoor::serve, this, DOOR_REFUSE_DESC);
     if (fd_ < 0) throw BridgeError(fmt::format("cannot make a door: {}", ::strerrorname_np(errno)));
     const Door door = Door::adopt(::dup(fd_));
+    // The file's mode is the door's: one that is there may let in others. Nobody of them is to get
+    // in before it is changed, and where there will be no door it stays as it was.
+    DoorFile file(name.name.path);
+    const int refused = file.is_there() && !file.has_door() ? file.give(name.name.mode) : 0;
     try {
-      const bool fresh = ::access(name.name.path.c_str(), F_OK) != 0;
       attached_.emplace(door, name.name.path, name.name.mode);
-      if (fresh) ::chmod(name.name.path.c_str(), name.name.mode);
+      if (refused != 0) throw DoorError(refused, "set the mode of the file");
+      if (!file.is_there()) (void)DoorFile(name.name.path).give(name.name.mode);
     } catch (const DoorError& error) {
+      attached_.reset();
+      file.restore();
       ::door_revoke(fd_);
       throw BridgeError(fmt::format("cannot import {} as door {}: {}", name.name.subject,
                                     name.name.path, error.what()));
@@ -185,6 +234,7 @@ class ImportedDoor final : public ImportedServer {
   // What has a destructor is gone when they return. 0, or the errno that the call fails with.
   int call(std::size_t size);
   int identify(Header& header) const;
+  static int defer(door_deferred_t*& call);
 
   Imported& name_;
   const ImportContext context_;
@@ -204,15 +254,26 @@ int ImportedDoor::identify(Header& header) const {
   return 0;
 }
 
+// One more in progress: 0, or why there is not.
+int ImportedDoor::defer(door_deferred_t*& call) {
+  int error = 0;
+  if (++calls_in_progress > most)
+    error = EAGAIN;
+  else if (::door_defer(&call) != 0)
+    error = errno;
+  if (error != 0) --calls_in_progress;
+  return error;
+}
+
 int ImportedDoor::call(std::size_t size) {
   const Inside inside(inside_);
   Header header{.kind = Kind::call};
-  if (const int error = identify(header); error != 0) return error;
-  if (size > kLongest) return E2BIG;
   door_deferred_t* deferred = nullptr;
-  if (++calls_in_progress > most || ::door_defer(&deferred) != 0) {
-    const int error = calls_in_progress-- > most ? EAGAIN : errno;
-    name_.statistics.last_error = error;
+  int error = identify(header);
+  if (error == 0 && size > kLongest) error = E2BIG;
+  if (error == 0) error = defer(deferred);
+  if (error != 0) {
+    if (error != EINTR) name_.statistics.failed(error);
     return error;
   }
   const auto call = std::make_shared<DoorCall>(name_, header, deferred, context_);

@@ -6,15 +6,16 @@
 namespace farcall::bridge {
 
 // Counts a thread while it is in a scope.
+template <class Number>
 class Inside {
  public:
-  explicit Inside(std::atomic<unsigned>& count) noexcept : count_(count) { ++count_; }
+  explicit Inside(std::atomic<Number>& count) noexcept : count_(count) { ++count_; }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
   ~Inside() { --count_; }
 
  private:
-  std::atomic<unsigned>& count_;
+  std::atomic<Number>& count_;
 };
 
 }  // namespace farcall::bridge

@@ -81,13 +81,21 @@ class LocalChannel final : public LocalServer {
     const std::lock_guard guard(lock_);
     return link_;
   }
+  // Another one than `stale`, or null: also where the server does not say anything.
   Handle reopen(const Handle& stale) {
-    const std::lock_guard guard(lock_);
-    if (link_ != stale) return link_;
-    link_ = nullptr;
+    constexpr std::int64_t kPatience = 1'000'000'000;
+    {
+      const std::lock_guard guard(lock_);
+      if (link_ != stale) return link_;
+      link_ = nullptr;
+    }
+    ::farcall_timeout(kPatience);
     const int number = ::farcall_name_open(name_.c_str());
     if (number < 0) return nullptr;
-    link_ = std::make_shared<Link>(number);
+    auto made = std::make_shared<Link>(number);
+    const std::lock_guard guard(lock_);
+    if (link_) return link_;  // another thread's
+    link_ = std::move(made);
     deaths_.watch(number, ++opened_);
     return link_;
   }
@@ -98,8 +106,10 @@ class LocalChannel final : public LocalServer {
     if (!link) return ECONNREFUSED;
     const int result = send(link->number());
     const int error = result < 0 ? errno : 0;
-    if (error == ESRCH) reopen(link);
-    return error;
+    if (error != ESRCH) return error;
+    // Whether the server had received it is not known.
+    reopen(link);
+    return ECONNRESET;
   }
 
   const std::string name_;
@@ -116,8 +126,9 @@ LocalAnswer LocalChannel::call(Worker& worker, const Header& header,
   if (!link) link = reopen(nullptr);
   if (!link) return {.error = ECONNREFUSED, .status = 0, .not_taken = true, .data = {}};
   worker.take_priority(header.priority);
+  // Only a message says how much room there is for its reply.
   const std::span<std::byte> room =
-      worker.room(header.message ? std::min(header.room, kLongest) : std::size_t{64} << 10);
+      worker.room(header.message ? std::min(header.room, kLongest) : kLongest);
   const iovec out{.iov_base = const_cast<std::byte*>(data.data()), .iov_len = data.size()};
   const iovec in{.iov_base = room.data(), .iov_len = room.size()};
   farcall_message message{};
@@ -126,8 +137,12 @@ LocalAnswer LocalChannel::call(Worker& worker, const Header& header,
   message.reply = &in;
   message.reply_count = 1;
   const int status = ::farcall_send_message(link->number(), &message);
-  if (status >= 0) return {.error = 0, .status = status, .data = room.first(message.replied)};
+  if (status >= 0) {
+    worker.used(message.replied);
+    return {.error = 0, .status = status, .data = room.first(message.replied)};
+  }
   const int error = errno;
+  worker.used(room.size());  // perhaps
   if (error == EINTR && !cancelled) return {.error = ECONNRESET};
   if (error != ESRCH) return {.error = error};
   // Whether the server had received it is not known.

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -123,9 +124,12 @@ LocalAnswer LocalDoor::call(Worker& worker, const Header&, std::span<const std::
                          .desc_num = 0,
                          .rbuf = reinterpret_cast<char*>(room.data()),
                          .rsize = room.size()};
-    if (::door_call(door->get(), &arguments) == 0)
+    if (::door_call(door->get(), &arguments) == 0) {
+      worker.used(std::min(arguments.data_size, room.size()));
       return took(worker, door->get(), arguments, room);
+    }
     const int error = errno;
+    worker.used(room.size());  // perhaps
     // Nobody has seen it where the door is gone (a server may say EBADF for reasons of its own).
     if (error == EBADF && !serves(*door)) {
       door = reopen(door);

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -42,16 +43,21 @@ class Worker {
   // For a reply, of at most kLongest bytes; the worker's own. Costs what is used of it. Throws
   // std::bad_alloc.
   std::span<std::byte> room(std::size_t size);
+  // So much of the room has been written to.
+  void used(std::size_t size) noexcept { room_used_ = std::max(room_used_, size); }
   // Gives back what only long replies need.
   void shrink() noexcept;
   // A reply that is elsewhere, to be unmapped.
   void hold(void* memory, std::size_t size) noexcept;
 
  private:
+  void unmap() noexcept;
+
   const pthread_t thread_;
   std::atomic<unsigned> sent_{0};  // signals
   std::byte* room_ = nullptr;
-  std::size_t room_given_ = 0;
+  std::size_t room_size_ = 0;
+  std::size_t room_used_ = 0;
   void* held_ = nullptr;
   std::size_t held_size_ = 0;
   int priority_ = -1;

@@ -223,7 +223,7 @@ Connection::Connection(const Config& config, Reads reads)
       "options");
   natsInbox* inbox = nullptr;
   set(::natsInbox_Create(&inbox), "inbox");
-  prefix_ = std::string(inbox) + ".";
+  prefix_ = config.inbox + std::string(inbox).substr(std::string_view("_INBOX").size()) + ".";
   ::natsInbox_Destroy(inbox);
   natsStatus status = NATS_OK;
   link_ = connect(status);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <new>
 #include <unordered_set>
 #include <utility>
 
@@ -24,7 +25,14 @@ Clock::duration seconds(double value) {
 Sessions::Sessions(Connection& connection, const Config& config)
     : connection_(connection),
       bound_(seconds(config.death_bound_s)),
-      memory_(config.memory_mib << 20) {}
+      peers_(config, connection),
+      memory_(config.memory_mib << 20),
+      in_pieces_(memory_.most()) {}
+
+bool Sessions::hold_pieces(Session& session, std::uint64_t bytes) noexcept {
+  session.pieces.give_back();  // of the request, which has been served
+  return session.pieces.take(session.owner->in_pieces(), in_pieces_, memory_, bytes);
+}
 
 std::shared_ptr<Session> Sessions::add(ExportedName& owner, Msg message, const Header& header,
                                        bool answers) {
@@ -34,11 +42,18 @@ std::shared_ptr<Session> Sessions::add(ExportedName& owner, Msg message, const H
   if (answers) session->reply_to = message.reply();
   session->first = std::move(message);
   session->began = session->last_activity = session->travels_since = Clock::now();
-  session->next_alive = session->began + kFirstSign;
+  // What gives up first, this side or that. To a program that knows nothing of bridges a sign of
+  // life would be the answer.
+  session->alive_every = std::max<Clock::duration>(
+      kFirstSign,
+      std::min<Clock::duration>(bound_, std::chrono::milliseconds(header.bound_ms)) / 4);
+  session->next_alive =
+      header.bound_ms != 0 ? session->began + kFirstSign : Clock::time_point::max();
   if (header.deadline_ms != 0 && header.deadline_ms < 1'000'000'000)
     session->deadline = session->began + std::chrono::milliseconds(header.deadline_ms);
   const std::lock_guard guard(lock_);
-  session->id = ++last_;
+  do session->id = numbers_.next();
+  while (all_.contains(session->id));
   session->own = connection_.inbox(fmt::format("s{:x}", session->id));
   all_.emplace(session->id, session);
   return session;
@@ -59,7 +74,10 @@ void Sessions::grant(Session& session, std::uint64_t pieces) {
 }
 
 void Sessions::answer(const std::shared_ptr<Session>& session, const LocalAnswer& answer) {
-  if (session->reply_to.empty()) return remove(*session);
+  if (session->reply_to.empty()) {  // then nobody else is told
+    session->owner->statistics.lost(answer.error);
+    return remove(*session);
+  }
   Header header{.kind = Kind::reply};
   header.error = answer.error;
   header.status = answer.status;
@@ -72,17 +90,28 @@ void Sessions::answer(const std::shared_ptr<Session>& session, const LocalAnswer
     return remove(*session);
   }
   const std::lock_guard guard(session->lock);
-  if (!session->memory.take(memory_, data.size())) {
+  if (!hold_answer(*session, data)) {
     header.error = ENOBUFS;
     remove(*session);
     (void)connection_.publish(session->reply_to, nullptr, &header, {});
     return;
   }
-  session->answer.assign(data.begin(), data.end());
   session->answering = true;
   session->last_activity = session->travels_since = Clock::now();
   session->sent = std::min<std::size_t>(kPieceBytes, connection_.longest());
   (void)connection_.publish(session->reply_to, &session->own, &header, data.first(session->sent));
+}
+
+// False: there is no memory for it. With the session locked.
+bool Sessions::hold_answer(Session& session, std::span<const std::byte> data) {
+  try {
+    std::vector<std::byte>().swap(session.request);
+    if (!hold_pieces(session, data.size())) return false;
+    session.answer.assign(data.begin(), data.end());
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
 }
 
 // With the session locked.
@@ -189,6 +218,7 @@ void Sessions::cancel_all() {
   }
   for (const auto& session : all) {
     const std::lock_guard guard(session->lock);
+    if (!session->cancelled) session->ended = true;
     cancel(*session);
   }
 }
@@ -213,7 +243,7 @@ void Sessions::tick(Clock::time_point now) {
     if (session->cancelled && session->worker != nullptr) session->worker->interrupt();
     if (session->cancelled && session->worker == nullptr) with_cancelled.insert(session->owner);
     if (now < session->next_alive || session->reply_to.empty()) continue;
-    session->next_alive = now + bound_ / 4;
+    session->next_alive = now + session->alive_every;
     const Header header{.kind = Kind::alive};
     (void)connection_.publish(session->reply_to, &session->own, &header, {});
   }

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 
@@ -56,8 +57,8 @@ struct Statistics {
   std::atomic<std::uint64_t> resent{0};
   std::atomic<std::uint64_t> one_way{0};
   std::atomic<std::uint64_t> pulses{0};
-  std::atomic<std::uint64_t> undelivered{0};  // pulses and one-way messages that nobody listened to
-  std::atomic<std::uint64_t> uncertain{0};    // of those, lost with a connection, or not
+  std::atomic<std::uint64_t> undelivered{0};  // pulses and one-way messages that nobody received
+  std::atomic<std::uint64_t> uncertain{0};    // those lost with a connection or a server, or not
   std::atomic<std::uint64_t> malformed{0};    // that came, and could not be
   std::atomic<std::int64_t> in_progress{0};
   std::atomic<int> last_error{0};
@@ -66,6 +67,10 @@ struct Statistics {
   void failed(int error) noexcept {
     ++errors;
     last_error = error;
+  }
+  // What became of a pulse or one-way message.
+  void lost(int error) noexcept {
+    if (error != 0) ++(error == ECONNRESET ? uncertain : undelivered);
   }
 };
 

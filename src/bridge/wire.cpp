@@ -55,6 +55,7 @@ bool store(Header& header, char name, std::int64_t value) noexcept {
     case 'w': return header.credit = natural, size && natural <= 1024;
     case 'm': return header.room = natural, size;
     case 'd': return header.deadline_ms = natural, size;
+    case 'b': return header.bound_ms = natural, size;
     case 'e': return header.error = defined(value), value >= 0 && value < 4096;
     case 't': return header.status = static_cast<int>(value), value >= 0 && value <= kInt;
     case 'y': return header.not_taken = value == 1, true;
@@ -80,6 +81,7 @@ std::string encode(const Header& header) {
   writer.field('w', header.credit);
   writer.field('m', header.room);
   writer.field('d', header.deadline_ms);
+  writer.field('b', static_cast<std::int64_t>(header.bound_ms), std::int64_t{kUsualBoundMs});
   writer.field('e', std::int64_t{header.error});
   writer.field('t', std::int64_t{header.status});
   writer.field('y', std::int64_t{header.not_taken});

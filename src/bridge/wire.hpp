@@ -31,7 +31,8 @@ inline constexpr std::uint64_t kLongest = std::uint64_t{64} << 20;  // request o
 // others would wait behind it.
 inline constexpr std::uint64_t kWholeBytes = std::uint64_t{256} << 10;
 inline constexpr std::uint64_t kPieceBytes = std::uint64_t{64} << 10;
-inline constexpr std::uint64_t kWindow = 32;  // pieces on their way, at most
+inline constexpr std::uint64_t kWindow = 32;          // pieces on their way, at most
+inline constexpr std::uint64_t kUsualBoundMs = 2000;  // what is not said
 
 enum class Kind : char {
   call = 'c',
@@ -59,12 +60,13 @@ struct Header {
   std::uint64_t total = 0;   // bytes of all pieces; in the first of them
   std::uint64_t offset = 0;  // of a piece
   std::uint64_t credit = 0;
-  std::uint64_t room = 0;         // for the reply
-  std::uint64_t deadline_ms = 0;  // from now; 0: none
-  int error = 0;                  // of a reply: an errno that there is here
-  int status = 0;                 // of a reply
-  bool not_taken = false;         // of a reply: nothing was done, another exporter may be asked
-  bool message = false;           // of a call: through a channel
+  std::uint64_t room = 0;                  // for the reply
+  std::uint64_t deadline_ms = 0;           // from now; 0: none
+  std::uint64_t bound_ms = kUsualBoundMs;  // the caller's, for signs of life; 0: it wants none
+  int error = 0;                           // of a reply: an errno that there is here
+  int status = 0;                          // of a reply
+  bool not_taken = false;  // of a reply: nothing was done, another exporter may be asked
+  bool message = false;    // of a call: through a channel
   int priority = 0;
   int code = 0;  // of a pulse
   std::int64_t value = 0;

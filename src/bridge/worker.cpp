@@ -16,6 +16,8 @@ namespace {
 
 // Signals that this thread's handler has seen.
 thread_local std::atomic<unsigned> seen{0};
+// Address space is: from now on nobody keeps any that others may need.
+constinit std::atomic<bool> scarce{false};
 
 int cancel_signal() noexcept { return SIGRTMIN + 6; }
 
@@ -40,7 +42,7 @@ void Worker::block_signals() noexcept {
 Worker::~Worker() {
   settle();
   hold(nullptr, 0);
-  if (room_ != nullptr) ::munmap(room_, kLongest);
+  unmap();
 }
 
 void Worker::interrupt() noexcept {
@@ -72,15 +74,28 @@ void Worker::take_priority(int priority) noexcept {
   priority_ = priority;
 }
 
+// As long as there is memory for it, it has the size that any reply fits in.
 std::span<std::byte> Worker::room(std::size_t size) {
-  if (room_ == nullptr) {
-    void* const memory = ::mmap(nullptr, kLongest, PROT_READ | PROT_WRITE,
+  for (const std::size_t bytes : {std::size_t{kLongest}, size}) {
+    if (room_size_ >= size) break;
+    unmap();
+    void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
+    if (memory == MAP_FAILED) {
+      scarce = true;
+      continue;
+    }
     room_ = static_cast<std::byte*>(memory);
+    room_size_ = bytes;
   }
-  room_given_ = std::max(room_given_, size);
+  if (room_size_ < size) throw std::bad_alloc();
   return {room_, size};
+}
+
+void Worker::unmap() noexcept {
+  if (room_ != nullptr) ::munmap(room_, room_size_);
+  room_ = nullptr;
+  room_size_ = room_used_ = 0;
 }
 
 void Worker::hold(void* memory, std::size_t size) noexcept {
@@ -91,9 +106,13 @@ void Worker::hold(void* memory, std::size_t size) noexcept {
 
 void Worker::shrink() noexcept {
   hold(nullptr, 0);
-  if (room_given_ <= kKeptRoom) return;
-  ::madvise(room_, kLongest, MADV_DONTNEED);
-  room_given_ = 0;
+  if (scarce) return unmap();
+  // A server may leave gaps in what it writes: nobody finds there what somebody else was answered.
+  if (room_used_ > kKeptRoom)
+    ::madvise(room_, room_size_, MADV_DONTNEED);
+  else
+    std::fill_n(room_, room_used_, std::byte{});
+  room_used_ = 0;
 }
 
 }  // namespace farcall::bridge

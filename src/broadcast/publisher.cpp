@@ -38,6 +38,18 @@ struct Reader {
   [[nodiscard]] RingControl& control() const noexcept {
     return *reinterpret_cast<RingControl*>(mapping.data());
   }
+  // How far it has read. One that has not begun has read what it can do without, where that is
+  // below `needed`, and it is to be dropped rather than waited for.
+  [[nodiscard]] std::uint64_t read_by(bool drops, std::uint64_t needed) noexcept {
+    std::atomic<std::uint64_t>& head = control().head.value;
+    // acquire: pairs with the release in Subscriber: it has copied what lies before.
+    std::uint64_t found = head.load(std::memory_order_acquire);
+    const std::uint64_t not_begun = oldest.position | kNotBegun;
+    if (found == not_begun && drops && oldest.position < needed &&
+        head.compare_exchange_strong(found, newest.position | kNotBegun, std::memory_order_acquire))
+      return newest.position;
+    return found & ~kNotBegun;
+  }
   // It ends there, for what `state` says, and is woken to see it.
   void end(std::uint32_t state) noexcept {
     // release: pairs with the acquire in Waiter::gone; all messages are visible before the end.
@@ -49,7 +61,9 @@ struct Reader {
   process::PrivateFd lifeline;
   SharedMemory page;
   Mapping mapping;
-  Waiter waiter;           // the writer's
+  Waiter waiter;          // the writer's
+  BroadcastPlace oldest;  // with which it may begin
+  BroadcastPlace newest;
   std::uint64_t read = 0;  // as last seen, and believed
   process::Registration watch;
 };
@@ -206,11 +220,10 @@ void PublisherState::admit(process::PrivateFd lifeline) {
       welcome(socket, words, nullptr);
       throw SystemError(EUSERS, "there are " + std::to_string(readers_.size()) + " readers");
     }
-    words.oldest = ring_.floor();
-    words.newest = newest_.get();
-    // It may begin at the oldest.
+    words.oldest = reader->oldest = ring_.floor();
+    words.newest = reader->newest = newest_.get();
     reader->read = words.oldest.position;
-    reader->control().head.value.store(reader->read, std::memory_order_relaxed);
+    reader->control().head.value.store(reader->read | kNotBegun, std::memory_order_relaxed);
     readers_.push_back(reader);
     changes_.fetch_add(1, std::memory_order_relaxed);
     // Who writes afterwards sees that it has come; or has written what the reader sees when it
@@ -266,11 +279,11 @@ ReaderPointer PublisherState::slowest(std::size_t size) {
     std::uint64_t limit = ring_.tail().position;
     if (options_.slow != SlowReader::overwrite) {
       for (const ReaderPointer& reader : readers_) {
-        // acquire: pairs with the release in Subscriber: it has copied what lies before.
-        const std::uint64_t read = reader->control().head.value.load(std::memory_order_acquire);
+        const bool drops = options_.slow == SlowReader::drop;
+        const std::uint64_t read = reader->read_by(drops, needed);
         const bool possible = read >= reader->read && read <= ring_.tail().position;
         if (possible) reader->read = read;
-        if (!possible || (options_.slow == SlowReader::drop && read < needed)) {
+        if (!possible || (drops && read < needed)) {
           late.push_back(reader);
           // relaxed: it is seen by who sees the floor that is raised below.
           reader->control().writer.state.store(kDropped, std::memory_order_relaxed);

@@ -71,6 +71,7 @@ struct SubscriberState {
   std::uint64_t told;
   const bool waited_for;
   const WaitMode wait;
+  int in_vain = 0;             // how often there was said to be something
   Outcome lost = Outcome::ok;  // dropped or broken, once a message has been missed that may not be
   process::PrivateFd lifeline;
   Waiter waiter;
@@ -86,30 +87,41 @@ Outcome SubscriberState::after_end() noexcept {
 
 Outcome SubscriberState::read(std::span<std::byte> into, std::size_t& size, std::uint64_t& missed,
                               Deadline deadline, SignalCount since) {
-  // Of a publisher that says so often that there is news, and there is none, nothing is true. The
-  // deadline is looked at by who waits, not by who is told of news at once.
+  // Of a publisher that says so often that there is news, and there is none, nothing is true.
   constexpr int kMostInVain = 1000;
   missed = 0;
   if (lost != Outcome::ok) return lost;
-  for (int in_vain = 0; in_vain < kMostInVain; ++in_vain) {
+  for (std::uint64_t counted = 0; in_vain < kMostInVain; ++in_vain) {
     const Outcome outcome = reader.take(into, size, missed);
     // Who is waited for misses nothing, unless it is waited for no longer.
     if (waited_for && missed != 0) [[unlikely]] {
       missed = 0;
       return lost = dropped() ? Outcome::dropped : Outcome::broken;
     }
-    if (missed != 0 && entry.get() != nullptr) [[unlikely]]
-      observe::detail::add(entry.received()->dropped, missed);
+    if (missed != counted && entry.get() != nullptr) [[unlikely]]
+      observe::detail::add(entry.received()->dropped, missed - std::exchange(counted, missed));
     if (outcome == Outcome::ok) {
       observe::note_received(entry.received(), into.data(), size);
       tell_much();
     }
-    if (outcome != Outcome::would_block) return outcome;
+    if (outcome != Outcome::would_block) {
+      in_vain = 0;
+      return outcome;
+    }
+    // It has been told of news, of which nothing was left each time.
+    if (in_vain > 1) [[unlikely]] {
+      if (!deadline.is_never() && monotonic_ns() >= deadline.at())
+        return deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
+      if (SignalCount::now() != since) return Outcome::interrupted;
+    }
     tell_all();
     const Outcome waited = waiter.wait(
         control().reader, control().writer, deadline, [&] { return reader.ready(); }, since);
     if (waited == Outcome::peer_gone) return after_end();
-    if (waited != Outcome::ok) return waited;
+    if (waited != Outcome::ok) {
+      in_vain = 0;
+      return waited;
+    }
   }
   return lost = Outcome::broken;
 }
@@ -140,17 +152,28 @@ Welcome receive_welcome(int socket, Deadline deadline, std::optional<SignalCount
   return words;
 }
 
+// Where it begins. A writer that has to drop who begins with the oldest has left it the newest.
+BroadcastPlace begin(const Mapping& page, const Welcome& words, Subscriber::Start start) noexcept {
+  if (start == Subscriber::Start::newest) return words.newest;
+  std::atomic<std::uint64_t>& head = reinterpret_cast<RingControl*>(page.data())->head.value;
+  std::uint64_t not_begun = words.oldest.position | kNotBegun;
+  // relaxed: nothing has been read yet.
+  const bool may =
+      head.compare_exchange_strong(not_begun, words.oldest.position, std::memory_order_relaxed);
+  return may || words.waited_for == 0 ? words.oldest : words.newest;
+}
+
 std::unique_ptr<SubscriberState> make_state(int socket, const Subscriber::Options& options,
                                             Deadline deadline,
                                             std::optional<SignalCount> since = std::nullopt) {
   ReceivedFds descriptors;
   const Welcome words = receive_welcome(socket, deadline, since, descriptors);
-  BroadcastMemory memory = BroadcastMemory::attach(std::move(descriptors[0]));
+  BroadcastMemory memory = BroadcastMemory::attach(std::move(descriptors[0]), options.most);
   const SharedMemory shared = SharedMemory::adopt(std::move(descriptors[1]));
   if (shared.size() != page_size()) throw SystemError(EPROTO, "subscribe: not a page");
-  const BroadcastPlace start =
-      options.start == Subscriber::Start::newest ? words.newest : words.oldest;
-  return std::make_unique<SubscriberState>(std::move(memory), shared.map(), start,
+  Mapping page = shared.map();
+  const BroadcastPlace start = begin(page, words, options.start);
+  return std::make_unique<SubscriberState>(std::move(memory), std::move(page), start,
                                            words.waited_for != 0, options.wait);
 }
 

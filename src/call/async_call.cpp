@@ -155,7 +155,7 @@ Outcome AsyncCall::State::take(CallResults& results, Deadline deadline, SignalCo
     throw;
   }
   if (call::goes_on(outcome)) return outcome;
-  dispatched_ = session_->dispatched();
+  dispatched_ = outcome == Outcome::ok || session_->dispatched();
   if (call::is_answered(outcome)) client_.give_back(std::move(session_));
   session_.reset();
   return outcome;

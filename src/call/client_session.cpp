@@ -268,6 +268,7 @@ Outcome ClientSession::wait_until_taken(Deadline deadline, SignalCount since) {
 // that is taken is asked for.
 bool ClientSession::stays(const CallArguments& arguments, Outcome outcome, Deadline& deadline) {
   RetryPolicy* const policy = arguments.retry_policy;
+  if (policy != nullptr) policy->number(number_);
   const bool asked = policy != nullptr && policy->before_dispatch();
   if (asked && outcome != Outcome::would_block && policy->stay(outcome, deadline)) return true;
   if (take_back() || policy == nullptr || asked) return false;
@@ -276,30 +277,47 @@ bool ClientSession::stays(const CallArguments& arguments, Outcome outcome, Deadl
 
 // Takes a request out of the slot, so that who makes the call once more does not have it served
 // twice. False: there is none, or the server has taken it. relaxed: the server reads nothing but
-// what is there; of its exchange and the last one only one succeeds.
+// what is there; of its exchange and the last one only one succeeds. By who makes the call and who
+// closes the client, one at a time: what one has seen is no more so when the other begins. No
+// handler leaves it by a jump, and the lock for ever.
 bool ClientSession::withdraw() noexcept {
+  const HeldSignals held;
+  const std::lock_guard guard(withdrawing_);
   std::uint64_t word = slot().turn.load(std::memory_order_relaxed);
   const Turn request = Turn::unpack(word);
-  Turn next{.number = request.number};
-  if (request.kind == Kind::one_way)
-    return slot().turn.compare_exchange_strong(word, next.pack(), std::memory_order_relaxed);
-  if (request.kind != Kind::request) return false;
-  next = request;
-  next.kind = Kind::leaving;
-  if (!slot().turn.compare_exchange_strong(word, next.pack(), std::memory_order_relaxed))
-    return false;
-  asymmetric_fence_to_others();
-  word = next.pack();
-  const bool late = control().taken.load(std::memory_order_relaxed) == request.number;
-  next = late ? request : Turn{.number = request.number};
-  return slot().turn.compare_exchange_strong(word, next.pack(), std::memory_order_relaxed) && !late;
+  const auto replace = [&](Turn by) {
+    return slot().turn.compare_exchange_strong(word, by.pack(), std::memory_order_relaxed);
+  };
+  const Turn none{.number = request.number};
+  bool gone = false;
+  if (request.kind == Kind::one_way) {
+    gone = replace(none);
+  } else if (request.kind == Kind::request) {
+    Turn leaving = request;
+    leaving.kind = Kind::leaving;
+    if (!replace(leaving)) return false;
+    asymmetric_fence_to_others();
+    word = leaving.pack();
+    const bool late = control().taken.load(std::memory_order_relaxed) == request.number;
+    gone = replace(late ? request : none) && !late;
+  }
+  if (gone) withdrawn_ = request.number;
+  return gone;
+}
+
+// Waits for another thread that withdraws it.
+bool ClientSession::dispatched() noexcept {
+  const HeldSignals held;
+  const std::lock_guard guard(withdrawing_);
+  return withdrawn_ != number_ &&
+         (kept_ == number_ || control().taken.load(std::memory_order_relaxed) == number_);
 }
 
 bool ClientSession::take_back() noexcept {
   if (dispatched()) return false;
   kept_ = number_;
-  taken_back_ = withdraw();
-  return taken_back_;
+  (void)withdraw();
+  return !dispatched();
 }
 
 void OpenSessions::close() noexcept {

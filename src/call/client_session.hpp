@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -144,10 +145,7 @@ class ClientSession final : public SessionBase {
     return waiter_.prepare_poll(control().client, control().server, [&] { return replied(turn); });
   }
   void finish_poll() noexcept { waiter_.finish_poll(control().client); }
-  [[nodiscard]] bool dispatched() const noexcept {
-    return !taken_back_ &&
-           (kept_ == number_ || control().taken.load(std::memory_order_relaxed) == number_);
-  }
+  [[nodiscard]] bool dispatched() noexcept;
   // In the middle of a call whose answer nobody waits for any more: the server takes it no longer,
   // if it has not yet, and dispatched() says which. Not of an earlier one-way request.
   void give_up() noexcept {
@@ -220,11 +218,12 @@ class ClientSession final : public SessionBase {
   std::uint64_t epoch_ = credentials_epoch();
   std::uint32_t number_ = 0;
   bool cancellable_ = false;
-  std::uint32_t kept_ = 0;   // the last request that could not be taken back
-  bool taken_back_ = false;  // the last request, and the server has not taken it
+  std::uint32_t kept_ = 0;  // the last request that could not be taken back
   Deadline copy_until_ = Deadline::never();
   bool cut_short_ = false;    // time was up before the reply was copied: the session is closed
   bool outstanding_ = false;  // a one-way request has been sent and perhaps not taken yet
+  std::mutex withdrawing_;
+  std::uint32_t withdrawn_ = 0;  // the last request that was; protected by that lock
 };
 
 inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Kind kind) noexcept {

@@ -243,6 +243,15 @@ class SessionWatch final : public Watch {
   const std::uint64_t id_;
 };
 
+// A session is not charged for in bytes; what a long list of groups is more than that is.
+constexpr std::size_t kFewGroups = kSessionBytes / sizeof(gid_t);
+Charge charge_for_groups(const CallerIdentity& identity, const PortLimits& limits) noexcept {
+  const uid_t user = identity.effective.uid;
+  const std::size_t count = identity.groups ? identity.groups->size() : 0;
+  if (count <= kFewGroups || process::is_own(user)) return Charge::exempt();
+  return {Resource::bytes, user, count * sizeof(gid_t), limits.bytes_per_user};
+}
+
 CallerIdentity identity_of(const Credentials& sender, int socket) {
   return {.effective = sender,
           .real_uid = sender.uid,
@@ -279,6 +288,8 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
     SessionSockets sockets{.mine = std::move(ours),
                            .theirs = PrivateFd(descriptors[1].duplicate())};
     CallerIdentity identity = identity_of(sender, answers);
+    Charge for_groups = charge_for_groups(identity, limits);
+    if (!for_groups) return refuse(EAGAIN);
     const std::lock_guard guard(lock);
     if (closed || endpoint->closed) return;
     AccountPointer account = waiting.account(sender.uid);
@@ -287,6 +298,7 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
     session =
         std::make_shared<ServerSession>(std::move(memory), std::move(sockets), std::move(identity),
                                         next_id++, endpoint, mode, std::move(held), account);
+    session->hold(std::move(for_groups));
     Waiter::park_on_descriptor(session->control().server);
     session->set_terms(endpoint->terms);
     observe::Description end = endpoint->label.description(observe::Role::server);

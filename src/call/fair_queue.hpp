@@ -96,9 +96,9 @@ class FairQueue {
   // before the others of his.
   [[nodiscard]] bool precedes(const Account& account, std::uint8_t priority,
                               bool first = false) noexcept;
-  // Takes out all for which `unwanted` is true. May throw std::bad_alloc half-way.
+  // Takes out all for which `unwanted` is true.
   template <class Unwanted>
-  void extract(Unwanted unwanted, std::vector<Item>& into);
+  void extract(Unwanted unwanted, std::list<Item>& into) noexcept;
 
   // For any thread. So long has a thread worked for that user.
   void charge(Account& account, std::uint64_t ticks) noexcept;
@@ -182,21 +182,24 @@ class Work {
   std::uint64_t weight_ = 1;  // see kWeightOfUnawaited
 };
 
+// How many there were.
 template <class Unwanted>
-void FairQueue::extract(Unwanted unwanted, std::vector<Item>& into) {
+std::size_t move_if(std::list<Item>& items, Unwanted unwanted, std::list<Item>& into) noexcept {
+  const std::size_t before = into.size();
+  for (auto next = items.begin(); next != items.end();) {
+    const auto item = next++;
+    if (unwanted(*item)) into.splice(into.end(), items, item);
+  }
+  return into.size() - before;
+}
+
+template <class Unwanted>
+void FairQueue::extract(Unwanted unwanted, std::list<Item>& into) noexcept {
   for (auto level = levels_.begin(); level != levels_.end();) {
     auto& [order, lines] = level->second;
     for (auto line = order.begin(); line != order.end();) {
       auto& items = line->second.items;
-      for (auto item = items.begin(); item != items.end();) {
-        if (!unwanted(*item)) {
-          ++item;
-          continue;
-        }
-        into.push_back(std::move(*item));
-        item = items.erase(item);
-        --size_;
-      }
+      size_ -= move_if(items, unwanted, into);
       if (items.empty()) {
         lines.erase(line->second.account.get());
         line = order.erase(line);

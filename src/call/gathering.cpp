@@ -60,16 +60,14 @@ bool PortState::queue(Item item, bool told) noexcept {
 }
 
 void PortState::admit_late() noexcept {
-  std::size_t done = 0;
   try {
-    for (; done < late.size(); ++done) {
-      Item& item = late[done];
+    for (; !late.empty(); late.pop_front()) {
+      Item& item = late.front();
       item.late = item.account->deferred.load(std::memory_order_relaxed) != 0;
       waiting.push(item);
     }
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): they wait a little longer
   }
-  late.erase(late.begin(), late.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
 // By priority, who takes something has listened to all.
@@ -247,6 +245,9 @@ Item PortState::next_waiting() {
       return item;
     }
   }
+  // What came after something else may be queued, untold, and others are to take it.
+  const std::lock_guard guard(lock);
+  tell_queued();
   return {};
 }
 

@@ -24,6 +24,9 @@ namespace farcall {
 namespace call {
 
 constexpr unsigned kParksPerDrain = 32;
+// A client that waits for its answer rings at most twice before it has it: for what it has taken of
+// the last one, and for its request.
+constexpr unsigned kMostParks = 4;
 
 namespace {
 
@@ -109,7 +112,7 @@ void PortState::ask_for_events(Deadline until, bool only_look, const Sleeping& h
   const bool cancellable = (how.cancellable || how.permits_cancellation) && !only_look;
   // A process that is stopped and continued stays in ppoll, while epoll_pwait2 ends with EINTR.
   // But of several threads that poll each would be woken each time.
-  const bool exact = !only_look && !how.restartable && sleeping.load() == 1;
+  bool exact = !only_look && !how.restartable && sleeping.load() == 1;
   pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
   const timespec* const time = until.is_never() && !events.interrupted ? nullptr : &left;
   const sigset_t* const mask = held ? held->before() : nullptr;
@@ -120,9 +123,11 @@ void PortState::ask_for_events(Deadline until, bool only_look, const Sleeping& h
     unwound.emplace(*this);
     ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
   }
-  int count =
-      exact ? ::ppoll(&any, 1, time, mask)
-            : ::epoll_pwait2(epoll.get(), events.all.data(), static_cast<int>(most), time, mask);
+  int count = exact ? ::ppoll(&any, 1, time, mask) : -1;
+  // A process that may have no descriptors (RLIMIT_NOFILE) polls none.
+  if (exact && count < 0 && errno == EINVAL) exact = false;
+  if (!exact)
+    count = ::epoll_pwait2(epoll.get(), events.all.data(), static_cast<int>(most), time, mask);
   const int error = errno;  // handlers may run now
   if (cancellable) {
     ::pthread_setcancelstate(cancel_state, nullptr);
@@ -138,6 +143,24 @@ void PortState::ask_for_events(Deadline until, bool only_look, const Sleeping& h
     events.look_again = !catches_uncounted_signals();
   events.count = count;
   events.error = count < 0 ? error : 0;
+}
+
+// Links them to each other: clients do not ring again where there is no memory for a list.
+template <class Wanted, class Take>
+void PortState::claim_each(Wanted wanted, Take take) noexcept {
+  SessionPointer first;
+  {
+    const std::lock_guard guard(lock);
+    for (const auto& [id, entry] : sessions) {
+      const SessionPointer& session = entry.session;
+      if (session->claimed() || !wanted(*session) || !session->claim()) continue;
+      session->next = std::exchange(first, session);
+    }
+  }
+  while (const SessionPointer session = std::exchange(first, nullptr)) {
+    first = std::move(session->next);
+    take(session);
+  }
 }
 
 [[gnu::hot]] Item PortState::next(Deadline deadline, Outcome& outcome, Sleeping how) {
@@ -178,32 +201,35 @@ void PortState::ask_for_events(Deadline until, bool only_look, const Sleeping& h
   }
 }
 
-// What rang without being ready then, and is not to be served, has to be listened to again.
+// What rang without being ready then, and is not to be served, has to be listened to again. It may
+// be among those that a thread slept for, and be left to its doorbell since.
 void PortState::look_again() noexcept {
-  const auto rang = [](ServerSession& session) {
-    return session.unattended() &&
-           (session.ready() || session.gone ||
-            session.control().server.parked.load(std::memory_order_relaxed) == WaitState::kAwake);
-  };
-  std::vector<SessionPointer> found;
-  try {
-    const std::lock_guard guard(lock);
-    found.reserve(sessions.size());
-    for (const auto& [id, entry] : sessions)
-      if (rang(*entry.session) && entry.session->claim()) found.push_back(entry.session);
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): clients that ring again
-  }
-  for (SessionPointer& session : found) settle(std::exchange(session, nullptr));
+  claim_each(
+      [](const ServerSession& session) {
+        return session.ready() || session.gone ||
+               session.control().server.parked.load(std::memory_order_relaxed) == WaitState::kAwake;
+      },
+      [this](const SessionPointer& session) { settle(session); });
 }
 
 [[gnu::hot]] void PortState::release(const SessionPointer& session) noexcept {
   // Each time that it parks it may be rung for once. Each packet is an edge of its own, so that
   // doorbells can lie until there are many; but a full socket could not be rung any more.
-  if (++session->parks % kParksPerDrain == 0) session->drain();
-  Waiter::park_on_descriptor(session->control().server);
-  session->release();
-  // What came before these two lines rang no bell that anyone was waiting for.
-  if (!over(*session) && !session->ready()) return;
+  if (session->waiter().is_costly_to_wake()) [[unlikely]]
+    return drop_in_vain(session);
+  for (unsigned parked = 1;; ++parked) {
+    if (++session->parks % kParksPerDrain == 0) session->drain();
+    WaitState& side = session->control().server;
+    Waiter::park_on_descriptor(side);
+    session->release();
+    // What came before these two lines rang no bell that anyone was waiting for.
+    if (over(*session) || session->ready()) break;
+    // What rang between them has perhaps been told to another thread, which found the session still
+    // claimed. If it was no request, but that a reply has been taken, nobody else parks again.
+    // relaxed: as for `turn`, claim() and release() order it.
+    if (side.parked.load(std::memory_order_relaxed) != WaitState::kAwake) return;
+    if (parked == kMostParks || !session->claim()) return;
+  }
   if (session->claim()) settle(session);
 }
 
@@ -235,26 +261,37 @@ void PortState::drop_in_vain(const SessionPointer& session) noexcept {
   drop(session);
 }
 
-void PortState::close_sessions(const Endpoint* endpoint) noexcept {
-  std::vector<SessionPointer> idle_ones;
+void PortState::forget_taken(uid_t user) noexcept {
+  std::vector<SessionPointer> his;
   try {
     const std::lock_guard guard(lock);
     for (const auto& [id, entry] : sessions)
-      if (endpoint == nullptr || entry.session->endpoint.get() == endpoint)
-        if (entry.session->claim()) idle_ones.push_back(entry.session);
-    // Those that wait for a thread are claimed already.
-    admit_late();
-    std::vector<Item> unwanted;
-    waiting.extract(
-        [endpoint](const Item& item) {
-          return item.session && (endpoint == nullptr || item.session->endpoint.get() == endpoint);
-        },
-        unwanted);
-    for (const Item& item : unwanted) idle_ones.push_back(item.session);
-    tell_queued();
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): those close later
+      if (entry.session->caller.uid == user) his.push_back(entry.session);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it looks at some
   }
-  for (const SessionPointer& session : idle_ones) drop(session);
+  for (const SessionPointer& session : his) session->forget_taken();
+}
+
+void PortState::close_sessions(const Endpoint* endpoint) noexcept {
+  const auto concerned = [endpoint](const ServerSession& session) {
+    return session.endpoint.get() == endpoint;
+  };
+  claim_each(concerned, [this](const SessionPointer& session) { drop(session); });
+  // Those that wait for a thread are claimed already.
+  for (const Item& item :
+       take_out([&](const Item& one) { return one.session && concerned(*one.session); }))
+    drop(item.session);
+}
+
+// Of what waits for a thread.
+template <class Unwanted>
+std::list<Item> PortState::take_out(Unwanted unwanted) noexcept {
+  std::list<Item> out;  // destroyed without the lock
+  const std::lock_guard guard(lock);
+  waiting.extract(unwanted, out);
+  move_if(late, unwanted, out);
+  tell_queued();
+  return out;
 }
 
 void PortState::close() noexcept {
@@ -271,13 +308,7 @@ void PortState::close() noexcept {
     if (const auto alive = next.lock()) alive->close();
   }
   // Nobody will receive these any more, and each keeps an endpoint, which keeps the port.
-  std::vector<Item> notices;  // destroyed without the lock
-  try {
-    const std::lock_guard guard(lock);
-    waiting.extract([](const Item& item) { return item.notice || item.source; }, notices);
-    tell_queued();
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): they stay, and it with them
-  }
+  take_out([](const Item& item) { return item.notice || item.source; });
   const std::uint64_t one = 1;
   (void)!::write(closing.get(), &one, sizeof one);
   ring_reserve(INT_MAX);
@@ -344,7 +375,7 @@ void Port::post(std::shared_ptr<Endpoint> endpoint, std::uint8_t priority,
   }
   item.notice = std::move(endpoint);
   item.priority = priority;
-  state_->queue(std::move(item));
+  if (!state_->queue(std::move(item)) && !state_->closed) throw std::bad_alloc();
 }
 
 std::uint64_t Port::listen(int fd, std::shared_ptr<Source> source, uid_t user,

@@ -180,10 +180,16 @@ struct PortState : std::enable_shared_from_this<PortState> {
   void drop(const SessionPointer& session) noexcept;
   // The same, of one that threads have worked for, and that cannot be answered.
   void drop_in_vain(const SessionPointer& session) noexcept;
+  // Looks what of its replies that user has taken by now.
+  void forget_taken(uid_t user) noexcept;
   // A session that the caller owns: what its client waits for is queued; or it is left again.
   void settle(const SessionPointer& session) noexcept;
   // Does so with all that have rung and are nobody's.
   void look_again() noexcept;
+  template <class Wanted, class Take>
+  void claim_each(Wanted wanted, Take take) noexcept;
+  template <class Unwanted>
+  std::list<Item> take_out(Unwanted unwanted) noexcept;
   void close() noexcept;
   void close_sessions(const Endpoint* endpoint) noexcept;
   [[nodiscard]] bool over(const ServerSession& session) const noexcept {
@@ -209,7 +215,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   mutable std::mutex lock;  // protects all below
   std::unordered_map<std::uint64_t, Entry> sessions;
   FairQueue waiting;
-  std::vector<Item> late;  // to wait behind all that has come, known here or not
+  std::list<Item> late;  // to wait behind all that has come, known here or not
   bool queued_told = false;
   std::unordered_map<std::uint64_t, std::shared_ptr<ListenedSource>> sources;
   Resting resting;

@@ -5,12 +5,15 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <utility>
 
+#include "call/port.hpp"
 #include "farcall/error.hpp"
 #include "process/identity.hpp"
 #include "process/reactor.hpp"
@@ -19,44 +22,69 @@ namespace farcall::call {
 
 namespace {
 
+// What a doorbell that nobody has taken yet counts as; 0 where that cannot be found out.
+int doorbell_bytes() noexcept {
+  static std::atomic<int> known{0};
+  int bytes = known.load(std::memory_order_relaxed);
+  int ends[2];
+  if (bytes != 0 || ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    return bytes;
+  const UniqueFd near(ends[0]);
+  const UniqueFd far(ends[1]);
+  const char ring = 0;
+  if (::syscall(SYS_sendto, near.get(), &ring, 1, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0) == 1 &&
+      ::ioctl(near.get(), SIOCOUTQ, &bytes) == 0)
+    known.store(bytes, std::memory_order_relaxed);
+  return bytes;
+}
+
 // What a session has sent and its client has not taken counts as in flight, of which the kernel
 // lets the server's user have no more than a process may have descriptors. So it stays on the
 // client's account until it has been taken, or the client's end has gone.
 class Untaken final : public process::Watch, public std::enable_shared_from_this<Untaken> {
  public:
-  static bool any(int socket) noexcept {
+  // `doorbells`: so many have been sent since. A client that has slept may leave them there.
+  static bool any(int socket, std::uint32_t doorbells) noexcept {
     int bytes = 0;
-    return ::ioctl(socket, SIOCOUTQ, &bytes) == 0 && bytes > 0;
+    if (::ioctl(socket, SIOCOUTQ, &bytes) != 0 || bytes <= 0) return false;
+    return doorbells == 0 || bytes > std::int64_t{doorbells} * doorbell_bytes();
   }
-  Untaken(uid_t user, PrivateFd socket, Charge held) noexcept
-      : user_(user), socket_(std::move(socket)), charge_(std::move(held)) {}
+  Untaken(uid_t user, PrivateFd socket, std::uint32_t doorbells, Charge held,
+          std::vector<Charge> sent) noexcept
+      : user_(user),
+        socket_(std::move(socket)),
+        doorbells_(doorbells),
+        charge_(std::move(held)),
+        sent_(std::move(sent)) {}
   ~Untaken() override { close_later(user_, std::move(socket_), std::move(charge_)); }
 
   // Each time that something has been taken.
   void start() { registration_.start(socket_.get(), EPOLLOUT | EPOLLET, shared_from_this()); }
   void on_readable(std::uint32_t) noexcept override {
     const auto keep = shared_from_this();
-    if (!any(socket_.get())) registration_.stop();
+    if (!any(socket_.get(), doorbells_)) registration_.stop();
   }
 
  private:
   const uid_t user_;
   PrivateFd socket_;
+  const std::uint32_t doorbells_;
   Charge charge_;
+  const std::vector<Charge> sent_;
   process::Registration registration_;
 };
 
-// Where its client has gone its pages go with it.
+// Where nobody is to read it any more its pages go, whoever keeps it.
 struct Dropped {
   TransferMemory memory;
-  bool of_gone;
+  bool unwanted;
 
-  Dropped(TransferMemory&& dropped, bool client_gone) noexcept
-      : memory(std::move(dropped)), of_gone(client_gone) {}
+  Dropped(TransferMemory&& dropped, bool no_reader) noexcept
+      : memory(std::move(dropped)), unwanted(no_reader) {}
   Dropped(Dropped&&) noexcept = default;
   Dropped& operator=(Dropped&&) = delete;
   ~Dropped() {
-    if (of_gone) memory.discard();
+    if (unwanted) memory.discard();
   }
 };
 
@@ -64,14 +92,17 @@ struct Dropped {
 
 // Packets that nobody has taken may hold anything.
 ServerSession::~ServerSession() {
+  const std::uint32_t doorbells = waiter_.doorbells() - doorbells_before_;
+  const bool untaken = !own_user_ && has_sent_descriptors_ && sockets_.theirs.is_here() &&
+                       Untaken::any(sockets_.theirs.get(), doorbells);
+  if (untaken && transfer_.made_here()) keep_until_taken(std::move(transfer_.charge));
   drop_transfer();
   if (copying_) copying_->into->free();
-  if (!own_user_ && has_sent_descriptors_ && sockets_.theirs.is_here() &&
-      Untaken::any(sockets_.theirs.get()))
-    try {
-      const auto untaken = std::make_shared<Untaken>(caller.uid, std::move(sockets_.theirs),
-                                                     std::exchange(charge_, {}));
-      untaken->start();
+  if (untaken) try {
+      const auto watch =
+          std::make_shared<Untaken>(caller.uid, std::move(sockets_.theirs), doorbells,
+                                    std::exchange(charge_, {}), std::exchange(untaken_, {}));
+      watch->start();
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): closed at once, then
     }
   close_later(caller.uid, std::move(sockets_.theirs));
@@ -92,6 +123,77 @@ bool ServerSession::other_packet(const Packet& packet) noexcept {
     return false;
   }
   return true;
+}
+
+// What is there for replies that have been taken by now is given back where there is no room.
+Charge ServerSession::charged(Resource resource, std::size_t amount, std::size_t most) noexcept {
+  Charge made(resource, caller.uid, amount, most);
+  if (made || amount == 0) return made;
+  endpoint->port->forget_taken(caller.uid);
+  return {resource, caller.uid, amount, most};
+}
+
+// Nobody finds meanwhile that all has been taken, and gives back what is about to be sent.
+class ServerSession::Sending {
+ public:
+  // Does nothing where `begins` is false.
+  Sending(ServerSession& session, bool begins) : session_(session), begun_(begins) {
+    if (!begun_) return;
+    const std::lock_guard guard(session_.untaken_lock_);
+    session_.clear_taken();
+    session_.sending_reply_ = true;
+  }
+  ~Sending() {
+    if (!begun_) return;
+    const std::lock_guard guard(session_.untaken_lock_);
+    session_.sending_reply_ = false;
+    session_.may_have_untaken_ = !session_.untaken_.empty();
+  }
+  Sending(const Sending&) = delete;
+  Sending& operator=(const Sending&) = delete;
+
+ private:
+  ServerSession& session_;
+  const bool begun_;
+};
+
+void ServerSession::forget_taken() noexcept {
+  if (own_user_) return;
+  const std::lock_guard guard(untaken_lock_);
+  if (!sending_reply_) clear_taken();
+}
+
+void ServerSession::clear_taken() noexcept {
+  if (untaken_.empty()) return;
+  // Before the look at the socket: what is sent meanwhile is not counted.
+  const std::uint32_t doorbells = waiter_.doorbells() - doorbells_before_;
+  if (!Untaken::any(sockets_.theirs.get(), doorbells)) untaken_.clear();
+}
+
+// Throws SystemError: ETIMEDOUT, where the client has not taken what was sent before; EAGAIN, where
+// others of its user have not.
+void ServerSession::charge_for_sending(std::size_t count) {
+  if (!sending_reply_ || count == 0) return;
+  const bool untaken = has_untaken();
+  Charge charge = charged(Resource::in_flight, count, endpoint->limits().descriptors_per_user);
+  if (!charge && untaken) throw SystemError(ETIMEDOUT, "the client takes no descriptors");
+  if (!charge) throw SystemError(EAGAIN, "too many descriptors on their way to one user");
+  const std::lock_guard guard(untaken_lock_);
+  untaken_.push_back(std::move(charge));
+  doorbells_before_ = waiter_.doorbells();
+}
+
+bool ServerSession::has_untaken() noexcept {
+  const std::lock_guard guard(untaken_lock_);
+  return !untaken_.empty();
+}
+
+void ServerSession::keep_until_taken(Charge&& charge) noexcept {
+  try {
+    const std::lock_guard guard(untaken_lock_);
+    untaken_.push_back(std::move(charge));
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is given back at once
+  }
 }
 
 // Descriptors that nobody has asked for yet count as their sender's, and nobody has more sent than
@@ -250,14 +352,15 @@ Outcome ServerSession::end_copying(bool read, const Destination& to, Request& re
 }
 
 // Whose memory is large, and perhaps nobody else's any more, takes long to be rid of.
-void ServerSession::drop_transfer() noexcept {
+void ServerSession::drop_transfer(bool read) noexcept {
   const std::size_t size = transfer_.capacity();
-  transfer_.charge = {};
-  free_later(caller.uid, size, Dropped(std::exchange(transfer_, {}), gone));
+  if (size == 0) return;
+  const Charge until_then = std::exchange(transfer_.charge, {});
+  free_later(caller.uid, size, Dropped(std::exchange(transfer_, {}), gone || (read && !own_user_)));
 }
 
 void ServerSession::refuse(int error, bool handed_over) noexcept {
-  drop_transfer();  // as the client does
+  drop_transfer(true);  // as the client does
   tell_taken();
   slot().extra = error;
   const auto flags = static_cast<std::uint8_t>(announced() ? kRefused | kTransferComes : kRefused);
@@ -268,9 +371,19 @@ void ServerSession::refuse(int error, bool handed_over) noexcept {
 bool ServerSession::reply(std::span<const std::byte> data, std::span<const int> descriptors,
                           std::int64_t status) {
   Turn turn{.number = number_.load(std::memory_order_relaxed), .kind = Kind::reply};
-  // Who calls takes one reply out of the socket before it can ask for another.
-  prepare({.extra = status, .data = data, .descriptors = descriptors, .deadline = Deadline::now()},
-          turn);
+  const bool sends_memory = data.size() > std::max(kInlineBytes, transfer_.capacity());
+  const std::size_t count = descriptors.size() + std::size_t{sends_memory};
+  {
+    const Sending sending(*this, !own_user_ && (count != 0 || announced() || may_have_untaken_));
+    charge_for_sending(count);
+    // Who calls takes one reply out of the socket before it can ask for another.
+    prepare(
+        {.extra = status, .data = data, .descriptors = descriptors, .deadline = Deadline::now()},
+        turn);
+    // What goes now the client is only about to take.
+    if (sending_reply_ && transfer_.made_here() && transfer_.capacity() > TransferMemory::kMostKept)
+      keep_until_taken(std::move(transfer_.charge));
+  }
   give_turn(turn, control().server, control().client);
   observe::note_sent(sent_, data.data(), data.size());
   exchanged();
@@ -287,6 +400,7 @@ Outcome ServerSession::await_taken(Deadline deadline) {
       return answer.kind == Kind::done || answer.number != number;
     });
   }
+  if (outcome == Outcome::ok) forget_taken();
   // A client that already asks for something else has taken them.
   if (outcome != Outcome::ok || answer.number != number || answer.size == 0) return outcome;
   if (answer.size == EMFILE) throw SystemError(EMFILE, "the client has no room for descriptors");

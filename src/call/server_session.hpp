@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -59,8 +60,12 @@ class ServerSession final : public SessionBase {
         identity_(std::move(sender)),
         own_user_(process::is_own(caller.uid)),
         most_inline_(std::min(kInlineBytes, endpoint->limits().request_bytes)),
-        charge_(std::move(held)) {}
+        charge_(std::move(held)) {
+    if (!own_user_) waiter_.measure_wakes();
+  }
   ~ServerSession();
+  // As long as it lives; who makes it calls.
+  void hold(Charge&& for_identity) noexcept { for_identity_ = std::move(for_identity); }
 
   [[nodiscard]] bool ready() const noexcept { return copying() || is_request(turn()); }
   // Whether its request has been copied in part. relaxed: claim() and release() order it.
@@ -133,6 +138,9 @@ class ServerSession final : public SessionBase {
   // ok, timed_out, peer_gone, broken. Throws SystemError where the client could not take them, and
   // waits for another reply.
   Outcome await_taken(Deadline deadline);
+  // What replies have brought is on the client's account until it has been taken: looks whether it
+  // has. Any thread; does nothing while a reply is being sent.
+  void forget_taken() noexcept;
   // Nobody waits for that any more. A client that says later that it could not is refused then.
   void leave_untold() noexcept { untold_ = number_.load(std::memory_order_relaxed); }
   // Tells the client that its request cannot be taken, or, where the program has been given all
@@ -151,11 +159,12 @@ class ServerSession final : public SessionBase {
   // then.
   [[nodiscard]] bool claim() noexcept { return !owned_.exchange(true, std::memory_order_acq_rel); }
   void release() noexcept { owned_.exchange(false, std::memory_order_acq_rel); }
+  // relaxed: for who claims it if it looks so.
+  [[nodiscard]] bool claimed() const noexcept { return owned_.load(std::memory_order_relaxed); }
   // relaxed: for who wonders whether the thread that waits for all sessions is to be told of this
   // one.
   [[nodiscard]] bool unattended() const noexcept {
-    return !owned_.load(std::memory_order_relaxed) &&
-           !in_multi_wait.load(std::memory_order_relaxed);
+    return !claimed() && !in_multi_wait.load(std::memory_order_relaxed);
   }
 
   // Between these two the client's death is told to `observer`. end_serving() returns when it is
@@ -184,7 +193,8 @@ class ServerSession final : public SessionBase {
   const AccountPointer account;
   std::atomic<bool> gone{false};
   std::atomic<bool> in_multi_wait{false};
-  unsigned parks = 0;  // how often it was left to its doorbell; its owner's
+  unsigned parks = 0;                   // how often it was left to its doorbell; its owner's
+  std::shared_ptr<ServerSession> next;  // in a list of claimed ones; its owner's
   // How often it has rung since a request of that number was taken, and rested since. relaxed, by
   // whatever thread: one more or less makes no difference.
   struct VainBells {
@@ -236,9 +246,16 @@ class ServerSession final : public SessionBase {
   [[nodiscard]] bool is_late_refusal(Turn now) const noexcept {
     return now.kind == Kind::done && now.size != 0 && now.number == untold_;
   }
-  [[nodiscard]] Charge bytes_charged(std::size_t bytes, std::size_t most) const noexcept {
-    return own_user_ ? Charge::exempt() : Charge(Resource::bytes, caller.uid, bytes, most);
+  [[nodiscard]] Charge charged(Resource resource, std::size_t amount, std::size_t most) noexcept;
+  [[nodiscard]] Charge bytes_charged(std::size_t bytes, std::size_t most) noexcept {
+    return own_user_ ? Charge::exempt() : charged(Resource::bytes, bytes, most);
   }
+  class Sending;
+  // For who has untaken_lock_.
+  void clear_taken() noexcept;
+  [[nodiscard]] bool has_untaken() noexcept;
+  void charge_for_sending(std::size_t count);
+  void keep_until_taken(Charge&& charge) noexcept;
   Outcome take_data(const Turn& turn, const Destination& to, Request& request, int& refusal);
   int begin_long(std::size_t size, const Destination& to);
   Outcome go_on_copying(const Destination& to, Request& request);
@@ -248,7 +265,10 @@ class ServerSession final : public SessionBase {
     if (transfer_.capacity() > TransferMemory::kMostKept) [[unlikely]]
       drop_transfer();
   }
-  void drop_transfer() noexcept;
+  // `read`: nobody has anything more to read there.
+  void drop_transfer(bool read = false) noexcept;
+  // Memory is replaced by who has read what was in the last one, or is about to write.
+  void let_go_of_transfer() noexcept override { drop_transfer(true); }
   bool other_packet(const Packet& packet) noexcept override;
   bool may_keep(std::size_t count) noexcept override;
   bool may_hold(std::size_t bytes, Charge& charge) noexcept override {
@@ -273,11 +293,17 @@ class ServerSession final : public SessionBase {
   std::atomic<bool> telling_{false};
   CallerIdentity identity_;
   bool introduced_ = false;
-  const bool own_user_;               // when the session began
-  const std::size_t most_inline_;     // bytes of a request that the slot holds
-  Charge charge_;                     // the session's own descriptors
-  std::vector<Charge> kept_;          // those of descriptors that wait for their request
-  std::unique_ptr<Copying> copying_;  // its owner's
+  const bool own_user_;            // when the session began
+  const std::size_t most_inline_;  // bytes of a request that the slot holds
+  Charge charge_;                  // the session's own descriptors
+  Charge for_identity_;
+  std::vector<Charge> kept_;  // those of descriptors that wait for their request
+  std::mutex untaken_lock_;
+  std::vector<Charge> untaken_;         // until the client has taken all; protected by that lock
+  std::uint32_t doorbells_before_ = 0;  // those sent before them; protected by that lock
+  bool sending_reply_ = false;          // its owner's, who changes it with that lock
+  bool may_have_untaken_ = false;       // its owner's
+  std::unique_ptr<Copying> copying_;    // its owner's
   std::atomic<bool> copying_now_{false};
 };
 using SessionPointer = std::shared_ptr<ServerSession>;

@@ -91,6 +91,8 @@ bool Incoming::known_abandoned() const noexcept {
   return session_ && session_->gone.load(std::memory_order_relaxed);
 }
 
+std::uint32_t Incoming::number() const noexcept { return session_->last_taken(); }
+
 const CallerIdentity* Incoming::identity() const noexcept {
   return session_ ? &session_->identity() : nullptr;
 }
@@ -343,7 +345,8 @@ bool ServerThread::State::look_around(Incoming& incoming) {
   looked_ = ticks();
   work_.leave_out(time_of_woken(*attending_));
   work_.charge();
-  if (!port_->others_precede(*attending_)) return false;
+  if (!attending_->waiter().is_costly_to_wake() && !port_->others_precede(*attending_))
+    return false;
   leave();
   call::Item other = port_->next_waiting();
   if (!other) return false;

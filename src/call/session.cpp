@@ -118,6 +118,7 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
       sending_ = has_sent_descriptors_ = true;
       send_descriptors(sockets_.theirs.get(), std::array{made.fd()}, kPurposeData, load.deadline);
       made.keep();
+      let_go_of_transfer();
       transfer_ = std::move(made);
       announce_ = true;
     }
@@ -144,7 +145,7 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
 
 int SessionBase::accept_transfer(std::size_t most) {
   ReceivedFds fds;
-  transfer_ = {};
+  let_go_of_transfer();
   const Outcome outcome = next_descriptors(fds);
   if (outcome == Outcome::too_big) return EMFILE;
   if (outcome != Outcome::ok || fds.size() != 1) return EPROTO;

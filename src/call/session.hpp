@@ -257,6 +257,8 @@ class SessionBase {
   virtual bool may_keep(std::size_t) noexcept { return true; }
   // Whether memory may be made for a long message; `charge`: for the accounts.
   virtual bool may_hold(std::size_t, Charge&) noexcept { return true; }
+  // Before other memory takes the place of the one that there is.
+  virtual void let_go_of_transfer() noexcept { transfer_ = {}; }
   // So much has come that nobody has asked for.
   virtual void count_unsolicited(std::size_t, std::size_t) noexcept {}
 

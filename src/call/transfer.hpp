@@ -51,7 +51,9 @@ class TransferMemory {
   void exchanged() noexcept {
     if (capacity_ > kMostKept) *this = {};
   }
-  // Of create(), where the other side has ended and may keep it: its pages are given back.
+  [[nodiscard]] bool made_here() const noexcept { return made_here_; }
+  // Of create(), where the other side may keep it and is to read there no more: its pages are given
+  // back.
   void discard() noexcept;
 
   Charge charge;  // for who keeps accounts

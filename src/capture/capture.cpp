@@ -56,12 +56,12 @@ UniqueFd open_file(const std::string& name) {
   return watch::open_private(name);
 }
 
-// One that cannot be watched is told of at the beginning.
-void check(pid_t pid) {
+// When it was started. One that cannot be watched is told of at the beginning.
+std::uint64_t check(pid_t pid) {
   watch::Process process;
   switch (watch::look(pid, process)) {
     case watch::Seen::yes:
-    case watch::Seen::no_tables: return;
+    case watch::Seen::no_tables: break;
     case watch::Seen::forbidden:
       throw SystemError(EPERM, "look at process " + std::to_string(pid) +
                                    ", which is another user's or may not be traced");
@@ -69,17 +69,21 @@ void check(pid_t pid) {
       throw SystemError(ETIMEDOUT, "read the memory of process " + std::to_string(pid));
     case watch::Seen::gone: throw SystemError(ESRCH, "look at process " + std::to_string(pid));
   }
+  return process.started;
 }
 
-const Options& checked(const Options& options) {
-  for (const pid_t pid : options.pids) check(pid);
-  return options;
+// Another process may have the number later.
+std::map<pid_t, std::uint64_t> checked(const std::vector<pid_t>& pids) {
+  std::map<pid_t, std::uint64_t> started;
+  for (const pid_t pid : pids) started[pid] = check(pid);
+  return started;
 }
 
 class Capture {
  public:
   Capture(const Options& options, const std::atomic<bool>& stop)
-      : options_(checked(options)),
+      : options_(options),
+        named_(checked(options.pids)),
         filter_(options.filter),
         since_(observe::monotonic_ns()),
         began_(ticks_since_boot()),
@@ -94,6 +98,7 @@ class Capture {
     if (!options_.command.empty()) command_.emplace(options_.command, options_.before_command);
     while (!stop_.load(std::memory_order_relaxed) && !is_enough() && !all_ended_ &&
            !(command_ && command_->has_ended())) {
+      packets_.note_clocks();
       const bool some = read();
       write(observe::monotonic_ns() - kMostDelay.count());
       const std::int64_t now = observe::monotonic_ns();
@@ -129,11 +134,12 @@ class Capture {
     if (options_.pids.empty()) return everybody_.look(options_.all_users ? Whose::all : Whose::own);
     std::vector<watch::Process> found;
     all_ended_ = true;
-    for (const pid_t pid : options_.pids) {
+    for (const auto& [pid, started] : named_) {
       watch::Process process;
       const watch::Seen seen = watch::look(pid, process);
-      if (seen == watch::Seen::yes) found.push_back(std::move(process));
-      all_ended_ = all_ended_ && seen == watch::Seen::gone;
+      const bool ended = seen == watch::Seen::gone || process.started != started;
+      if (seen == watch::Seen::yes && !ended) found.push_back(std::move(process));
+      all_ended_ = all_ended_ && ended;
     }
     return found;
   }
@@ -143,6 +149,7 @@ class Capture {
     const nanoseconds pause(now - looked_at_);
     if (looked_at_ != 0 && pause > WatchedProcess::kLease) stopped_itself_ = true;
     looked_at_ = now;
+    forget_ended();
     for (const watch::Process& process : find()) {
       if (process.pid == ::getpid() || !is_wanted(process)) continue;
       std::unique_ptr<WatchedProcess>& known = watched_[process.pid];
@@ -161,18 +168,41 @@ class Capture {
     if (options_.command.empty() || !options_.pids.empty()) return true;
     const auto known = watched_.find(process.pid);
     if (known != watched_.end() && known->second->is(process)) return true;
-    return command_ && process.started + 1 >= began_ && command_->has_started(process.pid);
+    return command_ && process.started + 1 >= began_ && command_->has_started(process);
   }
 
   // It was started after this was, or executes another program since.
   [[nodiscard]] bool is_new(const watch::Process& process) const {
-    return process.started >= began_ ||
-           std::any_of(ended_.begin(), ended_.end(),
-                       [&](const auto& one) { return one->pid() == process.pid; });
+    return process.started >= began_ || old_ended_.contains(process.pid);
   }
 
   // Its messages may still wait to be written.
-  void retire(std::unique_ptr<WatchedProcess> process) { ended_.push_back(std::move(process)); }
+  void retire(std::unique_ptr<WatchedProcess> process) {
+    if (process->started() < began_) old_ended_.insert(process->pid());
+    ended_.push_back(std::move(process));
+  }
+
+  // A capture may go on for longer than many a process.
+  void forget_ended() {
+    if (ended_.empty()) return;
+    std::set<const WatchedProcess*> waiting;
+    for (const Waiting& one : waiting_) waiting.insert(one.process);
+    std::erase_if(ended_, [&](const auto& process) {
+      if (waiting.contains(process.get())) return false;
+      add_ended(*process);
+      return true;
+    });
+  }
+
+  void add_ended(const WatchedProcess& process) {
+    add_loss(process);
+    if (packets_.has_told(process.pid())) ++ended_count_;
+  }
+
+  void add_loss(const WatchedProcess& process) {
+    lost_ += process.lost();
+    packets_.add_loss(process.pid(), process.program(), process.lost());
+  }
 
   bool read() {
     const auto old = static_cast<std::ptrdiff_t>(waiting_.size());
@@ -236,26 +266,18 @@ class Capture {
       std::this_thread::sleep_for(kLongPause);
     }
     write(until);
-    Summary summary{.packets = packets_.packets(),
-                    .bytes = packets_.bytes(),
-                    .processes = packets_.processes(),
-                    .lost = 0,
-                    .missing = packets_.missing(),
-                    .ended = 0,
-                    .stopped_itself = stopped_itself_,
-                    .command_status = command_ ? command_->status() : 0};
-    const auto add_loss = [&](const WatchedProcess& process) {
-      summary.lost += process.lost();
-      packets_.add_loss(process.pid(), process.program(), process.lost());
-    };
-    for (const auto& process : ended_) {
-      add_loss(*process);
-      if (packets_.has_told(process->pid())) ++summary.ended;
-    }
+    for (const auto& process : ended_) add_ended(*process);
     for (const auto& [pid, process] : watched_) add_loss(*process);
     packets_.finish();
     file_.flush();
-    return summary;
+    return {.packets = packets_.packets(),
+            .bytes = packets_.bytes(),
+            .processes = packets_.processes(),
+            .lost = lost_,
+            .missing = packets_.missing(),
+            .ended = ended_count_,
+            .stopped_itself = stopped_itself_,
+            .command_status = command_ ? command_->status() : 0};
   }
 
   [[nodiscard]] bool is_enough() const noexcept {
@@ -263,23 +285,27 @@ class Capture {
   }
 
   const Options& options_;
+  std::map<pid_t, std::uint64_t> named_;  // processes, and when they were started
   Filter filter_;
   std::int64_t since_;
   std::uint64_t began_;  // as processes' `started`
   const std::atomic<bool>& stop_;
   PcapngFile file_;
   Packets packets_;
-  watch::Everybody everybody_;
+  watch::Everybody everybody_{1};
   std::map<pid_t, std::unique_ptr<WatchedProcess>> watched_;
-  std::vector<std::unique_ptr<WatchedProcess>> ended_;
-  std::vector<Waiting> waiting_;  // in order
+  std::vector<std::unique_ptr<WatchedProcess>> ended_;  // of which messages may wait
+  std::set<pid_t> old_ended_;                           // older than this capture
+  std::vector<Waiting> waiting_;                        // in order
   std::set<std::unique_ptr<Batch>, ByAddress> batches_;
   static std::size_t size_of(const Batch& batch) {
     return batch.bytes.size() + batch.messages.size() * sizeof(Message);
   }
 
   std::size_t held_ = 0;  // bytes of batches
-  pid_t read_last_ = 0;   // so that each has its turn first
+  std::uint64_t lost_ = 0;
+  std::size_t ended_count_ = 0;
+  pid_t read_last_ = 0;  // so that each has its turn first
   std::int64_t looked_at_ = 0;
   std::int64_t flushed_at_ = 0;
   std::optional<Command> command_;

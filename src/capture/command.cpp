@@ -7,38 +7,35 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <vector>
 
 #include "farcall/error.hpp"
-#include "observe/lease.hpp"
 #include "observe/tap.hpp"
+#include "watch/status.hpp"
 
 namespace farcall::capture {
 namespace {
 
-// Until when new ends are captured; by then the processes are found.
-std::string mark() {
-  constexpr std::int64_t kUntilFound = 10'000'000'000;
-  std::string text(observe::kTapVariable);
-  text += '=';
-  text += std::to_string(observe::monotonic_ns() + kUntilFound);
-  return text;
+std::uint64_t this_capturer() {
+  watch::Status own;
+  if (!watch::read_status(::getpid(), own)) throw SystemError(ENOENT, "read /proc/self/status");
+  return observe::capturer(::getpid(), own.started);
 }
 
 // The environment, with that.
-std::vector<std::string> environment(const std::string& mark) {
-  const std::size_t name = mark.find('=') + 1;
-  std::vector<std::string> all{mark};
+std::vector<std::string> environment(std::uint64_t capturer) {
+  const std::string name = std::string(observe::kTapVariable) + '=';
+  std::vector<std::string> all{name + std::to_string(capturer)};
   for (char** at = environ; at != nullptr && *at != nullptr; ++at)
-    if (std::strncmp(*at, mark.c_str(), name) != 0) all.emplace_back(*at);
+    if (std::strncmp(*at, name.c_str(), name.size()) != 0) all.emplace_back(*at);
   return all;
 }
 
 }  // namespace
 
-Command::Command(const std::string& command, void (*before)() noexcept) : mark_(mark()) {
-  std::vector<std::string> variables = environment(mark_);
+Command::Command(const std::string& command, void (*before)() noexcept)
+    : capturer_(this_capturer()) {
+  std::vector<std::string> variables = environment(capturer_);
   std::vector<char*> pointers;
   for (std::string& variable : variables) pointers.push_back(variable.data());
   pointers.push_back(nullptr);
@@ -57,10 +54,15 @@ Command::Command(const std::string& command, void (*before)() noexcept) : mark_(
   ::_exit(kNotExecuted);
 }
 
-bool Command::has_started(pid_t pid) const {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
-  for (std::string variable; std::getline(file, variable, '\0');)
-    if (variable == mark_) return true;
+bool Command::has_started(const watch::Process& process) const {
+  constexpr int kMostGenerations = 64;
+  if (process.mark == observe::mark_of(capturer_) || process.pid == pid_) return true;
+  pid_t parent = process.parent;
+  watch::Status status;
+  for (int i = 0; i < kMostGenerations && parent > 1; ++i, parent = status.parent) {
+    if (parent == pid_) return true;
+    if (!watch::read_status(parent, status)) return false;
+  }
   return false;
 }
 

@@ -5,7 +5,10 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
+
+#include "watch/process.hpp"
 
 namespace farcall::capture {
 
@@ -16,12 +19,13 @@ class Command {
   Command(const std::string& command, void (*before)() noexcept);
 
   bool has_ended();
-  // Whether it has started that process, or one that has started it: by the environment.
-  [[nodiscard]] bool has_started(pid_t pid) const;
+  // Whether it has started that process, or one that has started it: the process says so, whatever
+  // it has made of its environment since, or its parents are known.
+  [[nodiscard]] bool has_started(const watch::Process& process) const;
   [[nodiscard]] int status() const noexcept { return status_; }
 
  private:
-  std::string mark_;  // a variable of the environment that no other command has
+  std::uint64_t capturer_;  // by which the processes that it starts know who captures
   pid_t pid_;
   int status_ = 0;
   bool ended_ = false;

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <iterator>
 #include <string_view>
 
 #include "capture/ip.hpp"
@@ -27,32 +29,14 @@ bool has_addresses(const Message& message) {
   return message.local.known != 0 && message.remote.known != 0 && message.remote.port != 0;
 }
 
-// A socket that is bound to no address of this machine in particular sends from the one it sends
-// to.
-Address own_address(const Message& message) {
-  Address own = message.local;
-  static constexpr std::array<std::uint8_t, 4> kAny{};
-  const bool any =
-      is_ipv4(own) ? std::equal(kAny.begin(), kAny.end(), own.bytes.begin() + 12)
-                   : std::all_of(own.bytes.begin(), own.bytes.end(), [](auto b) { return b == 0; });
-  if (any) own.bytes = message.remote.bytes;
-  return own;
-}
-
-std::string text_of(const Address& from, const Address& to) {
-  std::string text(reinterpret_cast<const char*>(from.bytes.data()), from.bytes.size());
-  text.append(reinterpret_cast<const char*>(to.bytes.data()), to.bytes.size());
-  for (const unsigned port : {from.port, to.port}) {
-    text += static_cast<char>(port >> 8);
-    text += static_cast<char>(port);
-  }
-  return text;
-}
-
-std::size_t hash_of(const Message& message) {
-  const std::string_view bytes(reinterpret_cast<const char*>(message.bytes.data()),
-                               message.bytes.size());
-  return std::hash<std::string_view>{}(bytes) ^ message.size;
+Message part_of(const Message& message, Told::Part part) {
+  Message rest = message;
+  const std::size_t from = std::min<std::size_t>(part.from, message.bytes.size());
+  const std::size_t to = std::min<std::size_t>(part.to, message.bytes.size());
+  rest.bytes = message.bytes.subspan(from, to - from);
+  rest.size = part.to - part.from;
+  (message.is_sent() ? rest.sent : rest.received) += part.from;
+  return rest;
 }
 
 // The header of farcall's own packets, in network order. farcall.lua reads the same.
@@ -75,26 +59,43 @@ class OwnHeader {
 
 Packets::Packets(PcapngFile& file, std::int64_t since, bool one_sided, std::uint64_t most)
     : file_(file),
-      to_real_time_(now_on(CLOCK_REALTIME) - now_on(CLOCK_MONOTONIC)),
-      one_sided_(one_sided),
       most_(most),
+      both_told_(one_sided),
       streams_(since, [this](const Message& of, Way way, const IpHeader& header,
                              std::span<const std::byte> payload, std::string_view comment) {
         write(of, LinkType::ip, way, header.bytes(), payload, 0, comment);
-      }) {}
+      }) {
+  note_clocks();
+}
 
-std::uint64_t Packets::real_time(std::int64_t time) const noexcept {
-  return static_cast<std::uint64_t>(time + to_real_time_);
+void Packets::note_clocks(std::int64_t monotonic, std::int64_t real) {
+  constexpr std::int64_t kNoticed = 10'000;
+  constexpr std::size_t kMostRemembered = 4096;  // of a clock that is slewed, for a minute and more
+  const std::int64_t more = real - monotonic;
+  if (!to_real_time_.empty() && std::abs(more - to_real_time_.back().second) < kNoticed) return;
+  to_real_time_.emplace_back(monotonic, more);
+  if (to_real_time_.size() > kMostRemembered) to_real_time_.pop_front();
+}
+
+void Packets::note_clocks() { note_clocks(now_on(CLOCK_MONOTONIC), now_on(CLOCK_REALTIME)); }
+
+std::uint64_t Packets::real_time(std::int64_t time) {
+  while (to_real_time_.size() > 1 && to_real_time_[1].first <= time) to_real_time_.pop_front();
+  return static_cast<std::uint64_t>(time + to_real_time_.front().second);
 }
 
 Packets::Interface& Packets::interface_of(LinkType type, pid_t pid, const std::string& program) {
-  const auto [place, is_new] = interfaces_.try_emplace({type, pid});
-  if (is_new) {
-    const std::string name = watch::printable(program) + "[" + std::to_string(pid) + "]";
-    place->second.number = file_.add_interface(
-        type, name, "memory of farcall, as process " + std::to_string(pid) + " has it");
-  }
-  return place->second;
+  constexpr std::ptrdiff_t kMostPrograms =
+      16;  // of a process, which may change its name as it likes
+  if (const auto known = interfaces_.find({type, pid, program}); known != interfaces_.end())
+    return known->second;
+  const auto [first, last] = interfaces_of(type, pid);
+  if (std::distance(first, last) >= kMostPrograms) return first->second;
+  const std::string name = watch::printable(program) + "[" + std::to_string(pid) + "]";
+  Interface& made = interfaces_[{type, pid, program}];
+  made.number = file_.add_interface(
+      type, name, "memory of farcall, as process " + std::to_string(pid) + " has it");
+  return made;
 }
 
 void Packets::write(const Message& message, LinkType type, Way way,
@@ -112,73 +113,6 @@ void Packets::write(const Message& message, LinkType type, Way way,
              .comment = comment});
   ++packets_;
   bytes_ += payload.size();
-}
-
-// Whether a receiver has told of what now its sender tells.
-bool Packets::take_told(Told& told, const Message& message) {
-  // Who sends may look at the clock after who has received it.
-  constexpr std::int64_t kMostDelay = 20'000'000;
-  if (told.by_receivers.empty()) return false;
-  const End end{message.pid, message.opened};  // whose own answer may be the same as the question
-  const auto [first, last] = told.by_receivers.equal_range(hash_of(message));
-  for (auto at = first; at != last; ++at)
-    if (at->second.second != end && at->second.first + kMostDelay >= message.time) {
-      told.by_receivers.erase(at);
-      return true;
-    }
-  return false;
-}
-
-// Whether a sender has told of what now its receiver tells, when it did not know the memory yet.
-bool Packets::take_sent(Told& told, const Message& message) {
-  constexpr std::int64_t kMostDelay = 2'000'000'000;
-  const auto [first, last] = told.by_senders.equal_range(hash_of(message));
-  for (auto at = first; at != last; ++at) {
-    const auto& [time, end] = at->second;
-    if (end == End{message.pid, message.opened} || time + kMostDelay < message.time ||
-        (message.peer != 0 && end.first != message.peer))
-      continue;
-    told.by_senders.erase(at);
-    return true;
-  }
-  return false;
-}
-
-// What one end has received the other one has sent. Where both are seen it is in the file once.
-bool Packets::is_told_already(const Message& message) {
-  constexpr std::size_t kMostRemembered = 65'536;
-  constexpr std::size_t kMostConversations = 1 << 18;
-  Conversation conversation{message.kind, message.session, {}, message.user};
-  if (message.kind == Kind::udp) {
-    const Address own = own_address(message);
-    conversation = {message.kind, 0,
-                    message.is_sent() ? text_of(own, message.remote) : text_of(message.remote, own),
-                    message.user};
-  }
-  const End end{message.pid, message.opened};
-  if (message.kind != Kind::udp && message.session == 0) {
-    if (!message.is_sent()) return !one_sided_;
-    auto& sent = conversations_[conversation].by_senders;
-    if (sent.size() >= kMostRemembered) sent.clear();
-    sent.emplace(hash_of(message), std::pair(message.time, end));
-    return false;
-  }
-  if (conversations_.size() > kMostConversations) conversations_.clear();
-  Told& told = conversations_[conversation];
-  if (message.is_sent()) {
-    told.senders.insert(end);
-    return take_told(told, message);
-  }
-  if (std::any_of(told.senders.begin(), told.senders.end(),
-                  [&](const End& sender) { return sender != end; }))
-    return true;
-  if (message.kind != Kind::udp)
-    if (const auto unknown = conversations_.find({message.kind, 0, {}, message.user});
-        unknown != conversations_.end() && take_sent(unknown->second, message))
-      return true;
-  if (!one_sided_ && told.by_receivers.size() < kMostRemembered)
-    told.by_receivers.emplace(hash_of(message), std::pair(message.time, end));
-  return false;
 }
 
 void Packets::add_datagram(const Message& message) {
@@ -216,20 +150,26 @@ void Packets::add(const Message& message, const std::string& program) {
   program_ = &program;
   told_.insert(message.pid);
   if (message.kind == Kind::tcp && has_addresses(message)) return streams_.add(message);
-  if (message.what == observe::TapRecord::kClosed || is_told_already(message)) return;
-  if (message.kind == Kind::udp && has_addresses(message)) return add_datagram(message);
-  add_other(message);
+  if (message.what == observe::TapRecord::kClosed) return;
+  for (const Told::Part part : both_told_.rest_of(message)) {
+    const Message rest = part_of(message, part);
+    if (message.kind == Kind::udp && has_addresses(message))
+      add_datagram(rest);
+    else
+      add_other(rest);
+  }
 }
 
 void Packets::add_loss(pid_t pid, const std::string& program, std::uint64_t lost) {
   if (lost == 0) return;
   for (const LinkType type : {LinkType::ip, LinkType::farcall}) {
-    const auto known = interfaces_.find({type, pid});
-    if (known == interfaces_.end()) continue;
-    known->second.lost = lost;
+    const auto [first, last] = interfaces_of(type, pid);
+    const auto known = interfaces_.find({type, pid, program});
+    if (first == last) continue;
+    (known != interfaces_.end() ? known : first)->second.lost += lost;
     return;
   }
-  interface_of(LinkType::ip, pid, program).lost = lost;
+  interface_of(LinkType::ip, pid, program).lost += lost;
 }
 
 void Packets::finish() {

@@ -7,8 +7,6 @@
 namespace farcall::capture {
 namespace {
 
-// More than that is nobody's work; what is forgotten begins anew.
-constexpr std::size_t kMostConnections = 1 << 16;
 constexpr std::size_t kMostOfTheSame = 4;  // between two addresses
 constexpr std::size_t kMostGaps = 4096;    // of a direction; older ones are not filled any more
 constexpr std::size_t kMostGapsInAll = 1 << 18;
@@ -25,6 +23,12 @@ std::uint64_t offset_of(const Message& message) {
 
 std::size_t gaps_of(const auto& connection) {
   return connection.directions[0].gaps.size() + connection.directions[1].gaps.size();
+}
+
+std::int64_t last_of(const auto& connections) {
+  std::int64_t last = 0;
+  for (const auto& connection : connections) last = std::max(last, connection.last_message);
+  return last;
 }
 
 // Another connection between the same addresses begins elsewhere, as with the kernel.
@@ -45,13 +49,10 @@ Streams::Connection& Streams::connection_of(const Message& message, std::size_t 
   }
   // What one user's processes tell is not mixed with what those of another do.
   std::memcpy(&key[36], &message.user, sizeof message.user);
-  if (connections_.size() > kMostConnections) {
-    connections_.clear();
-    gaps_ = 0;
-  }
+  if (connections_.size() > kMostConnections) forget_half();
   std::vector<Connection>& all = connections_[key];
   if (all.size() > kMostOfTheSame) {
-    gaps_ -= gaps_of(all.front());
+    forget(all.front());
     all.erase(all.begin());
   }
   for (auto one = all.rbegin(); one != all.rend(); ++one)
@@ -84,7 +85,8 @@ void Streams::write_flags(const Connection& connection, std::size_t from, const 
 
 // That there was one is known; not what was in it.
 void Streams::begin(Connection& connection, std::size_t local, const Message& message) {
-  const bool is_new = message.opened >= since_;
+  // One that may have been known before is somewhere in its middle.
+  const bool is_new = message.opened >= since_ && message.opened > forgotten_until_;
   if (!is_new && (message.sent | message.received) != 0) return;
   for (Direction& direction : connection.directions) direction.begun = true;
   if (message.role != observe::Role::client && message.role != observe::Role::server) return;
@@ -209,20 +211,44 @@ void Streams::add(const Message& message) {
   }
 }
 
+void Streams::forget(const Connection& connection) {
+  gaps_ -= gaps_of(connection);
+  forgotten_until_ = std::max({forgotten_until_, connection.opened[0], connection.opened[1]});
+}
+
+// One that is silent for long keeps its numbers, which are few: it may go on.
 void Streams::forget_old(std::int64_t now) {
   constexpr std::int64_t kClosedFor = 10'000'000'000;
   constexpr std::int64_t kSilentFor = 3'600'000'000'000;
   forgot_at_ = now;
-  const auto is_old = [&](const Connection& connection) {
-    const bool closed = (connection.closed[0] | connection.closed[1]) != 0;
-    const bool old = now - connection.last_message > (closed ? kClosedFor : kSilentFor);
-    if (old) gaps_ -= gaps_of(connection);
-    return old;
+  const auto is_old = [&](Connection& connection) {
+    const std::int64_t silent = now - connection.last_message;
+    if (silent > kSilentFor) {
+      gaps_ -= gaps_of(connection);
+      for (Direction& direction : connection.directions) direction.gaps.clear();
+    }
+    if (connection.closed[0] == 0 || connection.closed[1] == 0 || silent <= kClosedFor)
+      return false;
+    forget(connection);
+    return true;
   };
   for (auto at = connections_.begin(); at != connections_.end();) {
     std::erase_if(at->second, is_old);
     at = at->second.empty() ? connections_.erase(at) : std::next(at);
   }
+}
+
+// Those that have been silent for longest.
+void Streams::forget_half() {
+  std::vector<std::int64_t> times;
+  for (const auto& [key, all] : connections_) times.push_back(last_of(all));
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  std::erase_if(connections_, [&](const auto& one) {
+    if (last_of(one.second) > *middle) return false;
+    for (const Connection& connection : one.second) forget(connection);
+    return true;
+  });
 }
 
 }  // namespace farcall::capture

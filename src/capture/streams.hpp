@@ -35,6 +35,9 @@ class Streams {
 
   // In the order of time.
   void add(const Message& message);
+  // Between so many pairs of addresses connections are known; of others the capture is in the
+  // middle, as of those that were there before it began.
+  static constexpr std::size_t kMostConnections = 1 << 16;
 
   // Bytes of which it is known that they passed, and that nobody told of until now.
   [[nodiscard]] std::uint64_t missing() const noexcept { return missing_; }
@@ -68,12 +71,15 @@ class Streams {
   void write_flags(const Connection& connection, std::size_t from, const Message& message,
                    const TcpFields& fields, std::string_view comment);
   void finish(Connection& connection, std::size_t from, const Message& message);
+  void forget(const Connection& connection);
   void forget_old(std::int64_t now);
+  void forget_half();
 
   std::int64_t since_;
   Emit emit_;
   std::map<Key, std::vector<Connection>> connections_;
   std::int64_t forgot_at_ = 0;
+  std::int64_t forgotten_until_ = 0;  // of what was opened later nothing has been forgotten
   std::uint64_t missing_ = 0;
   std::size_t gaps_ = 0;  // of all connections
 };

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,10 +42,16 @@ class WatchedProcess {
   bool read(std::vector<std::unique_ptr<Batch>>& into);
 
   [[nodiscard]] pid_t pid() const noexcept { return owner_.pid; }
+  [[nodiscard]] std::uint64_t started() const noexcept { return started_; }
   [[nodiscard]] const std::string& program() const noexcept { return program_; }
   [[nodiscard]] std::uint64_t lost() const noexcept;
 
  private:
+  void add_table(std::uint64_t table);
+  // Of the tables of a copy of the library the first one has rings, once there is something in
+  // them. False: nothing can be read.
+  bool find_rings();
+
   watch::Owner owner_;
   std::uint64_t started_;
   bool new_;
@@ -52,6 +59,7 @@ class WatchedProcess {
   bool same_pids_ = false;
   std::string program_;
   std::vector<TapReader> readers_;
+  std::vector<std::uint64_t> without_rings_;  // what tables say of the process stands there
 };
 
 }  // namespace farcall::capture

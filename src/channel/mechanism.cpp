@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "farcall/error.hpp"
+#include "socket/listener.hpp"
 
 namespace farcall::channel {
 namespace {
@@ -83,11 +84,11 @@ bool asks_for(int socket, const Request& expected, Deadline deadline) {
 }
 
 // Hands `handles` to the first client that asks for exactly that. Returns the connection to it.
-UniqueFd serve(std::string_view name, const Request& expected, std::span<const Handle> handles,
-               Deadline deadline) {
-  NamedListener listener(name);
+process::PrivateFd serve(std::string_view name, const Request& expected,
+                         std::span<const Handle> handles, Deadline deadline) {
+  const PrivateListener listener(name);
   for (;;) {
-    UniqueFd client = listener.accept(deadline);
+    process::PrivateFd client = listener.accept(deadline);
     try {
       if (!asks_for(client.get(), expected, deadline)) continue;
       send_fd_message(client.get(), parcel_of(Answer{.magic = Request::kMagic, .refusal = 0}));
@@ -191,7 +192,7 @@ std::unique_ptr<Reader> AnyChannel::serve_reader(const AnyMechanism& mechanism,
                                                  Deadline deadline) {
   const Request request = request_for(mechanism, Wanted::writer);
   Handles handles = mechanism.create(options);
-  const UniqueFd client = serve(name, request, std::span(&handles.writer, 1), deadline);
+  const process::PrivateFd client = serve(name, request, std::span(&handles.writer, 1), deadline);
   handles.writer = {};
   auto reader = mechanism.open_reader(std::move(handles.reader), options);
   await_opened(client.get(), deadline);
@@ -203,7 +204,7 @@ std::unique_ptr<Writer> AnyChannel::serve_writer(const AnyMechanism& mechanism,
                                                  Deadline deadline) {
   const Request request = request_for(mechanism, Wanted::reader);
   Handles handles = mechanism.create(options);
-  const UniqueFd client = serve(name, request, std::span(&handles.reader, 1), deadline);
+  const process::PrivateFd client = serve(name, request, std::span(&handles.reader, 1), deadline);
   handles.reader = {};
   auto writer = mechanism.open_writer(std::move(handles.writer), options);
   await_opened(client.get(), deadline);
@@ -251,7 +252,7 @@ DuplexEnd AnyDuplex::serve(const AnyMechanism& mechanism, std::string_view name,
   const Request request = request_for(mechanism, Wanted::both);
   Handles forth = mechanism.create(options);
   Handles back = mechanism.create(options);
-  UniqueFd client;
+  process::PrivateFd client;
   {
     const std::array<Handle, 2> theirs{std::move(forth.reader), std::move(back.writer)};
     client = channel::serve(name, request, theirs, deadline);

@@ -107,10 +107,10 @@ std::string ExitStatus::describe() const {
 Subprocess::Subprocess(const std::function<int()>& body) {
   // What is buffered now would come out twice otherwise.
   flush_standard_streams();
-  const pid_t parent = ::getpid();
+  parent_ = ::getpid();
   pid_ = ::fork();
   if (pid_ < 0) throw_errno("fork");
-  if (pid_ == 0) run_and_exit(body, parent);
+  if (pid_ == 0) run_and_exit(body, parent_);
   pidfd_ = UniqueFd(open_pidfd(pid_));
   if (pidfd_ || errno == ENOSYS) return;
   const int error = errno;
@@ -122,6 +122,7 @@ Subprocess::Subprocess(const std::function<int()>& body) {
 
 Subprocess::Subprocess(Subprocess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
+      parent_(other.parent_),
       pidfd_(std::move(other.pidfd_)),
       status_(std::exchange(other.status_, std::nullopt)) {}
 
@@ -129,6 +130,7 @@ Subprocess& Subprocess::operator=(Subprocess&& other) noexcept {
   if (this != &other) {
     const Subprocess old(std::move(*this));  // ends as in the destructor
     pid_ = std::exchange(other.pid_, -1);
+    parent_ = other.parent_;
     pidfd_ = std::move(other.pidfd_);
     status_ = std::exchange(other.status_, std::nullopt);
   }
@@ -136,7 +138,8 @@ Subprocess& Subprocess::operator=(Subprocess&& other) noexcept {
 }
 
 Subprocess::~Subprocess() {
-  if (pid_ < 0 || status_) return;
+  // In a child that was forked since, it is the parent's to end.
+  if (pid_ < 0 || status_ || parent_ != ::getpid()) return;
   try {
     if (wait(Deadline::after(kPatience))) return;
     kill(SIGKILL);

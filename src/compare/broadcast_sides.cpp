@@ -98,6 +98,7 @@ class Writer {
   // Until all readers are there.
   void open() {
     connection_ = timed(board_.make_ns, [&] { return plan_.row->make(plan_.conditions); });
+    note_helpers(board_, *connection_);
     std::vector<AnyChannel> acknowledgements;
     for (unsigned i = 0; i < plan_.conditions.readers; ++i)
       acknowledgements.emplace_back(*channel::find_mechanism("ring"), channel::Options{});
@@ -158,6 +159,7 @@ class Writer {
     // So that a ring of the usual size wraps; who cannot do that in a few times the time, does not.
     const std::uint64_t least =
         4 * messages_in(default_depth(plan_.conditions), plan_.conditions) + 1;
+    const Usage of_helpers = usage_of_helpers(board_);
     const Usage used = Usage::now();
     const std::int64_t begin = board_.stream_begin = now();
     std::uint64_t sent = 0;
@@ -178,6 +180,7 @@ class Writer {
     if (misses(plan_)) sent += repeat_last();
     await_all();
     board_.stream[0] = Usage::now() - used;
+    board_.stream[0] += usage_of_helpers(board_) - of_helpers;
     board_.streamed = sent + 1;
   }
   // Who drops what is new may have dropped the last message, too. Returns how many more were sent.

@@ -130,7 +130,8 @@ class Runner {
   }
   // One per side.
   [[nodiscard]] std::int64_t trace_ns(const Case& one) const {
-    return one.row->info().one_process || !counts_system_calls()
+    const RowInfo& info = one.row->info();
+    return info.one_process || info.helped || !counts_system_calls()
                ? 0
                : 2 * settings().effort.trace_slot_ns(one.conditions.message_bytes);
   }
@@ -275,6 +276,10 @@ class Runner {
     if (!result.error.empty()) return;
     if (one.row->info().one_process) {
       result.system_calls_per_message = 0;
+      return;
+    }
+    if (one.row->info().helped) {
+      result.system_calls_note = "further processes carry the messages; theirs are not counted";
       return;
     }
     double per_call = 0;

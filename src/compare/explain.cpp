@@ -6,6 +6,7 @@
 
 #include "compare/report.hpp"
 #include "compare/units.hpp"
+#include "farcall/channel/mechanism.hpp"
 
 namespace farcall::compare {
 namespace {
@@ -65,26 +66,32 @@ class Sentences {
     return found;
   }
 
-  // The best by `figure`, of which less is better. Many mechanisms are our ring in another kind of
-  // memory; where one of them is the best, and as good as equal, the ring itself is named.
-  template <class Figure>
-  [[nodiscard]] static const Result* best_of(const std::vector<const Result*>& rows,
-                                             Figure figure) {
+  // Many channels are our ring in another kind of memory; where one of them is the fastest, and the
+  // ring as good as equal, the ring itself is named.
+  [[nodiscard]] const Result* fastest_of(Placement placement, std::size_t size) const {
     constexpr double kEqual = 1.1;
-    const auto less = [&](const Result* a, const Result* b) { return figure(a) < figure(b); };
-    const auto best = std::min_element(rows.begin(), rows.end(), less);
-    if (best == rows.end()) return nullptr;
-    if ((*best)->row->info().engine != "shared") return *best;
+    const auto rows = measured(placement, size);
+    const Result* const best = fastest_among(rows);
+    if (best == nullptr) return nullptr;
+    const RowInfo& info = best->row->info();
+    if (info.engine != "shared" || channel::find_mechanism(info.mechanism) == nullptr) return best;
     std::vector<const Result*> rings;
     for (const Result* row : rows)
       if (row->row->info().mechanism == "ring") rings.push_back(row);
-    const auto ring = std::min_element(rings.begin(), rings.end(), less);
-    return ring != rings.end() && figure(*ring) <= figure(*best) * kEqual ? *ring : *best;
+    const Result* const ring = fastest_among(rings);
+    return ring != nullptr && ring->rtt.p50() <= best->rtt.p50() * kEqual ? ring : best;
   }
-
-  [[nodiscard]] const Result* fastest_of(Placement placement, std::size_t size) const {
-    return best_of(measured(placement, size),
-                   [](const Result* result) { return result->rtt.p50(); });
+  [[nodiscard]] static const Result* fastest_among(const std::vector<const Result*>& rows) {
+    const auto least =
+        std::ranges::min_element(rows, {}, [](const Result* result) { return result->rtt.p50(); });
+    return least == rows.end() ? nullptr : *least;
+  }
+  // What the sentence adds where it names the ring, and other memory did better.
+  [[nodiscard]] std::string aside(const Result& named) const {
+    const Result& least = *fastest_among(measured(named.placement, named.message_bytes));
+    if (&least == &named) return {};
+    return fmt::format(" ({}, the same in other memory, took {})", name_of(least),
+                       format_ns(least.rtt.p50()));
   }
 
   // The first placement that has been measured.
@@ -101,12 +108,13 @@ class Sentences {
     std::string text = fmt::format(
         "On this machine the fastest way to send {} and get an answer {} is {}: {}",
         format_size(small_), where(*placement), name_of(best), format_ns(best.rtt.p50()));
+    text += aside(best);
     if (const Result* control = comparison_.control(*placement))
-      text += fmt::format(", {} {} ({})", times(best.rtt.p50() / control->rtt.p50()),
-                          *placement == Placement::one_cpu
-                              ? "what a bare futex takes there"
-                              : "the physical limit, a cache line that crosses both ways",
-                          format_ns(control->rtt.p50()));
+      text +=
+          fmt::format(", {} {} ({})", times(best.rtt.p50() / control->rtt.p50()),
+                      *placement == Placement::one_cpu ? "what a bare futex takes there"
+                                                       : "what a bare cache line each way takes",
+                      format_ns(control->rtt.p50()));
     return text + ".";
   }
 
@@ -144,9 +152,8 @@ class Sentences {
     auto rows = measured(*placement, large_);
     std::erase_if(rows, [](const Result* result) { return !result->row->info().streams; });
     const auto rate = [](const Result* result) { return median(result->messages_per_s); };
-    const Result* found = best_of(rows, [&](const Result* result) { return 1 / rate(result); });
-    if (found == nullptr || large_ == 0) return {};  // empty messages move nothing
-    const Result& best = *found;
+    if (rows.empty() || large_ == 0) return {};  // empty messages move nothing
+    const Result& best = **std::ranges::max_element(rows, {}, rate);
     const auto bytes = static_cast<double>(large_);
     std::string text =
         fmt::format("Streaming {} messages {}, {} moves most: {}", format_size(large_),

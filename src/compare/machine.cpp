@@ -7,10 +7,13 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <thread>
 
 #include "compare/samples.hpp"
@@ -22,6 +25,9 @@
 #endif
 #ifdef FARCALL_HAVE_NNG
 #include <nng/nng.h>
+#endif
+#ifdef FARCALL_HAVE_ASIO
+#include <asio/version.hpp>
 #endif
 #ifdef FARCALL_HAVE_BOOST_MQ
 #include <boost/version.hpp>
@@ -85,8 +91,38 @@ double load_average() {
   return ::getloadavg(&load, 1) == 1 ? load : 0;
 }
 
-std::map<std::string, std::string> libraries() {
-  std::map<std::string, std::string> versions;
+using Versions = std::map<std::string, std::optional<std::string>>;
+
+// Those that it was built with, as "name=1.2,other=,": CMake knows.
+void add_built(Versions& versions) {
+  std::istringstream all(FARCALL_PEER_VERSIONS);
+  for (std::string each; std::getline(all, each, ',');) {
+    const std::size_t end = each.find('=');
+    if (end == std::string::npos) continue;
+    std::string version = each.substr(end + 1);
+    versions[each.substr(0, end)] =
+        version.empty() ? std::nullopt : std::optional(std::move(version));
+  }
+}
+
+// The last word that `program --version` prints first: "nats-server: v2.9.10".
+[[maybe_unused]] std::optional<std::string> version_of_program(const std::string& program) {
+  std::FILE* const said = ::popen((program + " --version 2>/dev/null").c_str(), "r");
+  if (said == nullptr) return std::nullopt;
+  std::array<char, 256> line{};
+  const bool any = std::fgets(line.data(), line.size(), said) != nullptr;
+  ::pclose(said);
+  std::istringstream words(any ? line.data() : "");
+  std::string last;
+  for (std::string word; words >> word;) last = word;
+  if (last.starts_with('v')) last.erase(0, 1);
+  if (last.empty()) return std::nullopt;
+  return last;
+}
+
+Versions libraries() {
+  Versions versions;
+  add_built(versions);
   versions["libc"] = fmt::format("glibc {}", ::gnu_get_libc_version());
 #ifdef FARCALL_HAVE_ZEROMQ
   int major = 0;
@@ -101,6 +137,16 @@ std::map<std::string, std::string> libraries() {
 #ifdef FARCALL_HAVE_BOOST_MQ
   versions["boost_mq"] = fmt::format("{}.{}.{}", BOOST_VERSION / 100000, BOOST_VERSION / 100 % 1000,
                                      BOOST_VERSION % 100);
+#endif
+#ifdef FARCALL_HAVE_ASIO
+  versions["asio"] =
+      fmt::format("{}.{}.{}", ASIO_VERSION / 100000, ASIO_VERSION / 100 % 1000, ASIO_VERSION % 100);
+#endif
+#ifdef FARCALL_HAVE_NATS
+  versions["nats-server"] = version_of_program("/usr/sbin/nats-server");
+#endif
+#ifdef FARCALL_HAVE_DBUS
+  versions["dbus-daemon"] = version_of_program("dbus-daemon");
 #endif
   return versions;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,9 +30,10 @@ struct Machine {
   double load = 0;  // of the last minute, when it began: others who used the machine
   std::string build_type;
   std::string compiler;
-  std::string time;                              // UTC, ISO 8601
-  std::map<std::string, std::string> libraries;  // peers that are measured, and libc
-  std::string command;                           // that of this process, with a space between words
+  std::string time;  // UTC, ISO 8601
+  // Peers that can be measured, their daemons and libc; without a version where none can be told.
+  std::map<std::string, std::optional<std::string>> libraries;
+  std::string command;  // that of this process, with a space between words
 };
 
 Machine describe_machine(const Processors& processors);

@@ -84,7 +84,33 @@ std::optional<int> Processors::processor(Placement placement, Role role) const {
   return std::nullopt;
 }
 
+namespace {
+// As large as the kernel's, whatever that is; empty as long as nothing was pinned.
+std::vector<std::byte>& before_pinning() {
+  static std::vector<std::byte> set;
+  return set;
+}
+
+void remember_processors() {
+  constexpr std::size_t kMost = 1 << 16;  // bytes
+  std::vector<std::byte>& set = before_pinning();
+  if (!set.empty()) return;
+  for (std::size_t bytes = sizeof(cpu_set_t); bytes <= kMost; bytes *= 2) {
+    set.resize(bytes);
+    if (::sched_getaffinity(0, bytes, reinterpret_cast<cpu_set_t*>(set.data())) == 0) return;
+  }
+  set.clear();
+}
+}  // namespace
+
+void unpin() noexcept {
+  std::vector<std::byte>& set = before_pinning();
+  if (!set.empty())
+    (void)::sched_setaffinity(0, set.size(), reinterpret_cast<const cpu_set_t*>(set.data()));
+}
+
 void pin_to(int processor) {
+  remember_processors();
   const auto index = static_cast<std::size_t>(processor);
   cpu_set_t* set = CPU_ALLOC(index + 1);
   const std::size_t bytes = CPU_ALLOC_SIZE(index + 1);

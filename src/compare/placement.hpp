@@ -40,5 +40,8 @@ class Processors {
 
 // Pins the calling thread, and with it every thread it starts. Throws SystemError.
 void pin_to(int processor);
+// Lets this process run again where it might before it was first pinned, or one of those before it
+// in which pin_to() was called. Where that is no longer possible it stays.
+void unpin() noexcept;
 
 }  // namespace farcall::compare

@@ -3,6 +3,8 @@
 // The two processes of a slot: where they run, what they open, how they end.
 #include <sys/wait.h>
 
+#include <optional>
+
 #include "compare/sides.hpp"
 #include "farcall/error.hpp"
 
@@ -28,18 +30,47 @@ pid_t fork_server(const SlotPlan& plan, Board& board, Connection& connection) {
   return pid;
 }
 
+// The server of a client that may fail: it is ended before what both hold is destroyed, which may
+// wait for it.
+class Bereaved {
+ public:
+  explicit Bereaved(pid_t server) : server_(server) {}
+  Bereaved(const Bereaved&) = delete;
+  Bereaved& operator=(const Bereaved&) = delete;
+  ~Bereaved() {
+    if (ended_) return;
+    // Its own error, if it has one, tells more than that it was killed.
+    constexpr int kGraceMs = 100;
+    for (int i = 0; i < kGraceMs; ++i) {
+      if (::waitpid(server_, nullptr, WNOHANG) != 0) return;
+      pause(1'000'000);
+    }
+    ::kill(server_, SIGKILL);
+    ::waitpid(server_, nullptr, 0);
+  }
+  void wait() {
+    ::waitpid(server_, nullptr, 0);
+    ended_ = true;
+  }
+
+ private:
+  const pid_t server_;
+  bool ended_ = false;
+};
+
 }  // namespace
 
 int client_main(const SlotPlan& plan, Board& board, std::span<float> samples) noexcept {
-  pid_t server = 0;
-  const int code = guarded(board, Role::client, [&] {
+  return guarded(board, Role::client, [&] {
     place(plan, Role::client);
     plan.row->prepare();
     if (plan.conditions.readers != 0) return run_broadcast(plan, board, samples);
     if (plan.conditions.crowd.clients != 0) return run_scaling(plan, board, samples);
     const auto connection = timed(board.make_ns, [&] { return plan.row->make(plan.conditions); });
+    note_helpers(board, *connection);
     const bool alone = plan.row->info().one_process;
-    if (!alone) server = fork_server(plan, board, *connection);
+    std::optional<Bereaved> server;
+    if (!alone) server.emplace(fork_server(plan, board, *connection));
     const auto end = timed(board.open_ns[static_cast<std::size_t>(Role::client)],
                            [&] { return connection->open(Role::client); });
     board.fragmented = end->fragmented();
@@ -50,9 +81,8 @@ int client_main(const SlotPlan& plan, Board& board, std::span<float> samples) no
     else
       run_client(plan, board, samples, *end);
     board.client_done.store(true, std::memory_order_release);
-    if (!alone) ::waitpid(server, nullptr, 0);
+    if (!alone) server->wait();
   });
-  return code;
 }
 
 }  // namespace farcall::compare

@@ -15,6 +15,9 @@ namespace {
 constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kLineEvery = 10 * kSecond;  // where lines stay
 
+// Nobody may hear it, where standard error is closed or full; measuring goes on.
+void say(const std::string& text) { (void)std::fwrite(text.data(), 1, text.size(), stderr); }
+
 std::string duration(std::int64_t ns) {
   const std::int64_t seconds = (ns + kSecond / 2) / kSecond;
   if (seconds < 100) return fmt::format("{} s", seconds);
@@ -28,13 +31,13 @@ Progress::Progress(std::int64_t expected_ns)
       expected_ns_(std::max<std::int64_t>(expected_ns, 1)),
       begin_(monotonic_ns()),
       last_line_(begin_) {
-  fmt::print(stderr, "measuring, about {}\n", duration(expected_ns));
+  say(fmt::format("measuring, about {}\n", duration(expected_ns)));
 }
 
 Progress::~Progress() { clear(); }
 
 void Progress::clear() const {
-  if (terminal_) fmt::print(stderr, "\r\033[K");
+  if (terminal_) say("\r\033[K");
   std::fflush(stderr);
 }
 
@@ -52,13 +55,13 @@ void Progress::step(std::int64_t work_ns, std::string_view what) {
   const std::string line = fmt::format("{:3.0f} %  {}  {} left", 100 * done / (done + left + 1),
                                        what, duration(static_cast<std::int64_t>(left * pace)));
   clear();
-  fmt::print(stderr, "{:.78}{}", line, terminal_ ? "" : "\n");
+  say(fmt::format("{:.78}{}", line, terminal_ ? "" : "\n"));
   std::fflush(stderr);
 }
 
 void Progress::note(std::string_view text) {
   clear();
-  fmt::print(stderr, "{}\n", text);
+  say(fmt::format("{}\n", text));
 }
 
 }  // namespace farcall::compare

@@ -30,7 +30,13 @@ std::string dead_peer_table(const Comparison& comparison, bool colours);
 // A line of a table for each row that is absent or was skipped, for workloads of one placement.
 std::string lines_of_missing(const Comparison& comparison);
 
-// What the figures mean here, in up to three sentences: the nearest to the limit, what common
+// What one line of the tables says of it, without its end.
+std::string line_of(const Skipped& skipped);
+
+// Why there is no result at all: what was skipped or is absent, and the reason.
+std::string why_nothing(const Comparison& comparison);
+
+// What the figures mean here, in up to three sentences: the fastest, what common
 // ways cost and why, and what that makes of throughput. Sentences whose rows were not measured
 // are left out.
 std::vector<std::string> explain(const Comparison& comparison);

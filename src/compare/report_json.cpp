@@ -17,6 +17,13 @@ double rounded(double value) {
   return std::round(value * scale) / scale;
 }
 
+Json versions_json(const Machine& machine) {
+  Json json = Json::object();
+  for (const auto& [library, version] : machine.libraries)
+    json[library] = version ? Json(*version) : Json(nullptr);
+  return json;
+}
+
 Json machine_json(const Machine& machine) {
   return {{"cpu", machine.cpu},
           {"processors", machine.processors},
@@ -38,7 +45,7 @@ Json machine_json(const Machine& machine) {
           {"command", machine.command},
           {"build_type", machine.build_type},
           {"compiler", machine.compiler},
-          {"libraries", machine.libraries}};
+          {"libraries", versions_json(machine)}};
 }
 
 Json settings_json(const Settings& settings, double seconds) {

@@ -18,10 +18,7 @@ class PlainTable : TableText {
     for (const Placement placement : comparison_.settings.placements)
       for (const std::size_t size : comparison_.settings.sizes)
         block(placement, size, size == comparison_.settings.sizes.front());
-    for (const AbsentRow& row : comparison_.absent)
-      text_ += fmt::format("absent: {}: {}\n", row.mechanism, row.reason);
-    for (const Skipped& one : comparison_.skipped) skipped(one);
-    return std::move(text_);
+    return std::move(text_) + lines_of_missing(comparison_);
   }
 
  private:
@@ -70,13 +67,6 @@ class PlainTable : TableText {
             result.system_calls_per_message ? format_digits(*result.system_calls_per_message) : "?",
             format_digits(result.switches_per_message())));
   }
-
-  void skipped(const Skipped& one) {
-    const std::string size =
-        one.message_bytes ? fmt::format(", {}", format_size(*one.message_bytes)) : "";
-    text_ += fmt::format("skipped: {}{}{}{}: {}\n", one.mechanism,
-                         one.mechanism.empty() ? "" : ", ", one.placement, size, one.reason);
-  }
 };
 
 bool any_fragmented(const Comparison& comparison) {
@@ -102,9 +92,11 @@ std::string report_table(const Comparison& comparison, const Machine& machine, b
   text +=
       "p50 ... max: a message there and its answer back, real samples. msg/s, bytes/s: one way,\n"
       "or calls one after another where a mechanism has nothing else.\n"
-      "wake-up: a round trip after 20 ms of silence. cpu/msg: processor time of both sides per\n"
-      "message. sys, sw: system calls (counted in a pass of their own) and context switches per\n"
-      "message. Rows that spin cost a processor while they wait.\n";
+      "wake-up: a round trip after 20 ms of silence. cpu/msg: processor time of both sides, and of "
+      "a\n"
+      "daemon between them, per message. sys, sw: system calls (counted in a pass of their own) "
+      "and\n"
+      "context switches per message. Rows that spin cost a processor while they wait.\n";
   if (any_fragmented(comparison))
     text += "*: longer than the mechanism's longest message, so each travels in several.\n";
   return text;

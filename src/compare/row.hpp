@@ -18,6 +18,8 @@
 // A new mechanism is one file in rows/ and one line in rows/all.cpp.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -44,6 +46,7 @@ struct RowInfo {
   bool streams = true;          // has messages without replies; else calls are counted
   bool waits = false;           // has one row per way of waiting
   bool preloaded = false;       // its processes carry the preload library
+  bool helped = false;          // further processes carry its messages: Connection::helpers()
   // Of a broadcast: what becomes of a reader that is slow, "block" (the writer waits for it),
   // "overwrite" or "drop" (it misses what is old, or what is new). Else empty.
   std::string policy = {};
@@ -144,7 +147,11 @@ class Connection {
   virtual std::unique_ptr<Endpoint> open_client([[maybe_unused]] unsigned index) {
     return open(Role::client);
   }
+  // Further processes without which no message arrives, such as a daemon that it has started. What
+  // they use belongs to the row; they run where the scheduler places them. At most kMostHelpers.
+  [[nodiscard]] virtual std::vector<pid_t> helpers() const { return {}; }
 };
+inline constexpr std::size_t kMostHelpers = 4;
 
 class Row {
  public:

@@ -10,11 +10,12 @@
 #include <set>
 
 #include "compare/units.hpp"
+#include "farcall/channel/mechanism.hpp"
 
 namespace farcall::compare {
 namespace {
 
-// What shows most in little time: the limits, the rings, and what people use instead.
+// What shows most in little time: the controls, the rings, and what people use instead.
 constexpr std::array<std::string_view, 20> kMain{
     "null_call",      "memcpy",    "cacheline_pingpong",
     "lines_pingpong", "copy_pair", "futex_pingpong",
@@ -23,16 +24,19 @@ constexpr std::array<std::string_view, 20> kMain{
     "eventfd",        "zeromq",    "nng",
     "boost_mq",       "broadcast", "broadcast_overwrite",
     "iceoryx",        "iceoryx2"};
-constexpr std::array<std::string_view, 7> kGroups{"all",    "main",  "controls", "channels",
-                                                  "shared", "linux", "peers"};
+constexpr std::array<std::string_view, 8> kGroups{"all",    "main",  "controls", "channels",
+                                                  "shared", "linux", "kernel",   "peers"};
+// Others' libraries that go over ours.
+constexpr std::array<std::string_view, 2> kOverOurs{"thrift_farcall", "bridge"};
 
 bool in_group(std::string_view group, std::string_view mechanism, std::string_view engine) {
   if (group == "all") return true;
   if (group == "main") return std::find(kMain.begin(), kMain.end(), mechanism) != kMain.end();
   if (group == "controls") return engine == "control";
-  if (group == "channels") return engine == "linux" || engine == "shared";
-  if (group == "peers") return engine == "library";
-  return group == engine;
+  if (group == "channels") return channel::find_mechanism(mechanism) != nullptr;
+  const bool peer = engine == "library" ||
+                    std::find(kOverOurs.begin(), kOverOurs.end(), mechanism) != kOverOurs.end();
+  return group == "peers" ? peer : group == engine && !peer;
 }
 
 std::set<std::string, std::less<>> known_mechanisms(const RowList& list) {

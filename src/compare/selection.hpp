@@ -22,8 +22,8 @@ struct Selection {
   std::vector<AbsentRow> absent;  // asked for, but not here
 };
 
-// `names` are rows or groups: all, main, controls, channels, shared, linux, peers. `waits` chooses
-// among the rows of mechanisms that have several; empty: all. Throws UsageError.
+// `names` are rows or groups: all, main, controls, channels, shared, linux, kernel, peers. `waits`
+// chooses among the rows of mechanisms that have several; empty: all. Throws UsageError.
 Selection select_rows(const RowList& list, const std::vector<std::string>& names,
                       const std::vector<std::string>& waits);
 

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+
 #include "compare/payload.hpp"
 #include "compare/sides.hpp"
 
@@ -63,15 +67,23 @@ class Server final : public Service {
     }
   }
 
-  // Reads nothing until the client has been stuck for a while, then all.
+  // Reads nothing until the client has been stuck for a while, then all. It is stuck for as long as
+  // it sleeps, or has the processor, without a further message; one that waits for a processor or
+  // was stopped may not have come to send it.
   void fill() {
-    constexpr int kStuck = 12;  // times 1 ms without a further message
+    constexpr std::int64_t kLook = 1'000'000;
+    constexpr std::int64_t kStuck = 12 * kLook;
+    const pid_t client = ::getppid();
     std::uint64_t seen = 0;
-    for (int still = 0; still < kStuck; ++still) {
-      pause(1'000'000);
+    std::int64_t used = usage_of(client).cpu_ns;
+    for (std::int64_t stuck = 0; stuck < kStuck;) {
+      pause(kLook);
+      const bool asleep = is_asleep(client);
+      const std::int64_t used_now = usage_of(client).cpu_ns;
       const std::uint64_t sent = board_.filled.load(std::memory_order_relaxed);
-      if (sent != seen) still = 0;
+      stuck = sent != seen ? 0 : stuck + (asleep ? kLook : std::min(used_now - used, kLook));
       seen = sent;
+      used = used_now;
     }
     board_.depth = seen;
     board_.full.store(true, std::memory_order_relaxed);

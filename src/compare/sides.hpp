@@ -41,6 +41,9 @@ void run_scaling(const SlotPlan& plan, Board& board, std::span<float> samples);
 // What another process has used, and how much memory it has, where what it shares is divided by
 // those who share it. Throw SystemError.
 Usage usage_of(pid_t process);
+// Whether its first thread waits for something: it neither has a processor, nor waits for one, nor
+// was stopped.
+bool is_asleep(pid_t process);
 std::int64_t memory_of(pid_t process);
 std::int64_t descriptors_of(pid_t process);
 // Lets this process and its children have as many descriptors as they may, and returns how many.
@@ -64,6 +67,19 @@ auto timed(std::int64_t& ns, Function function) {
   auto result = function();
   ns = now() - before;
   return result;
+}
+
+// Before usage_of_helpers() is asked.
+inline void note_helpers(Board& board, const Connection& connection) {
+  const std::vector<pid_t> helpers = connection.helpers();
+  std::copy_n(helpers.begin(), std::min(helpers.size(), kMostHelpers), board.helpers.begin());
+}
+// What the helpers of a row have used by now. Throws SystemError where one has ended.
+inline Usage usage_of_helpers(const Board& board) {
+  Usage sum;
+  for (const pid_t helper : board.helpers)
+    if (helper != 0) sum += usage_of(helper);
+  return sum;
 }
 
 // Runs `body` and turns what goes wrong into an error on the board.
@@ -109,6 +125,7 @@ void warm_up_by(const Effort& effort, Call call) {
 }
 template <class Call>
 void time_round_trips(const Effort& effort, Board& board, std::span<float> samples, Call call) {
+  const Usage of_helpers = usage_of_helpers(board);
   const Usage used = Usage::now();
   const std::int64_t begin = now();
   const std::int64_t until = begin + effort.rtt_ns;
@@ -120,7 +137,9 @@ void time_round_trips(const Effort& effort, Board& board, std::span<float> sampl
     samples[count++] = static_cast<float>(call(after, last));
   }
   board.rtt_ns = after - begin;
-  board.rtt[static_cast<std::size_t>(Role::client)] = Usage::now() - used;
+  Usage& sum = board.rtt[static_cast<std::size_t>(Role::client)];
+  sum = Usage::now() - used;
+  sum += usage_of_helpers(board) - of_helpers;
   board.samples = board.rtt_calls = count;
 }
 

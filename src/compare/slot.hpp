@@ -124,6 +124,8 @@ struct Board {
 
   std::atomic<std::uint64_t> last_short;  // see payload.hpp
 
+  std::array<pid_t, kMostHelpers> helpers;  // 0: none
+
   std::int64_t make_ns;
   std::int64_t open_ns[2];
   bool fragmented;

@@ -30,10 +30,21 @@ constexpr std::array kSignals{SIGINT, SIGTERM, SIGHUP};
 volatile std::sig_atomic_t interrupted_by = 0;
 void note_signal(int signal) { interrupted_by = signal; }
 
-void handle_signals(void (*handler)(int)) noexcept {
+// As they were before; what was ignored, by nohup(1) for example, stays so.
+std::array<struct sigaction, kSignals.size()> handled_before;
+
+void handle_signals() noexcept {
   struct sigaction action {};
-  action.sa_handler = handler;  // without SA_RESTART: waiting ends
-  for (const int signal : kSignals) ::sigaction(signal, &action, nullptr);
+  action.sa_handler = note_signal;  // without SA_RESTART: waiting ends
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    ::sigaction(kSignals[i], nullptr, &handled_before[i]);
+    if (handled_before[i].sa_handler != SIG_IGN) ::sigaction(kSignals[i], &action, nullptr);
+  }
+}
+
+void restore_signals() noexcept {
+  for (std::size_t i = 0; i < kSignals.size(); ++i)
+    ::sigaction(kSignals[i], &handled_before[i], nullptr);
 }
 
 UniqueFd process_descriptor(pid_t pid) {
@@ -68,10 +79,10 @@ Supervisor::Supervisor(std::size_t most_samples, std::int64_t patience_ns)
   // A server whose client has died becomes our child.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   interrupted_by = 0;
-  handle_signals(note_signal);
+  handle_signals();
 }
 
-Supervisor::~Supervisor() { handle_signals(SIG_DFL); }
+Supervisor::~Supervisor() { restore_signals(); }
 
 pid_t Supervisor::start(const SlotPlan& plan) {
   std::memset(static_cast<void*>(board_), 0, sizeof *board_);
@@ -81,7 +92,7 @@ pid_t Supervisor::start(const SlotPlan& plan) {
   if (client == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != tool) ::_exit(1);  // it died before that
-    handle_signals(SIG_DFL);
+    restore_signals();
     if (plan.row->info().preloaded)
       ::_exit(execute_slot(plan, board_file_.fd(), sample_file_.fd(), *board_));
     ::_exit(client_main(plan, *board_, samples_));

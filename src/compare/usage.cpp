@@ -42,6 +42,15 @@ Usage usage_of(pid_t process) {
   return usage;
 }
 
+bool is_asleep(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  std::string line;
+  std::getline(file, line);
+  // "42 (a name) S 1 ...": a name may have brackets in it.
+  const std::size_t end = line.rfind(") ");
+  return end != std::string::npos && line.substr(end + 2, 1) == "S";
+}
+
 std::int64_t memory_of(pid_t process) {
   constexpr std::int64_t kUnit = 1024;
   return kUnit * sum_of(fmt::format("/proc/{}/smaps_rollup", process), {"Pss:"});

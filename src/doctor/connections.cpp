@@ -75,31 +75,30 @@ class Finder {
       if (!tcp && socket.remote.port == 0) continue;
       const bool serves =
           tcp && served.contains(socket.local.port) && !served.contains(socket.remote.port);
-      Pair pair{.protocol = tcp ? Protocol::tcp : Protocol::udp,
-                .local = socket.local,
-                .remote = socket.remote,
-                .endpoint = to_text(serves ? socket.local : socket.remote),
-                .number = socket.number,
-                .peer = tcp ? tcp_peer(ends, socket) : udp_peer(sockets, socket)};
+      const std::uint64_t connected = connected_peer(ends, socket);
       // Of a connection with itself a process has both ends.
-      if (pair.peer < pair.number && own_.sockets.contains(pair.peer)) continue;
-      judge_pair(pair);
+      if (connected < socket.number && own_.sockets.contains(connected)) continue;
+      judge_pair({.protocol = tcp ? Protocol::tcp : Protocol::udp,
+                  .local = socket.local,
+                  .remote = socket.remote,
+                  .endpoint = to_text(serves ? socket.local : socket.remote),
+                  .number = socket.number,
+                  .peer = connected != 0 || tcp ? connected : bound_peer(sockets, socket)});
     }
   }
 
-  static std::uint64_t tcp_peer(const Ends& ends, const InternetSocket& socket) {
-    const auto found = ends.find({Transport::tcp, socket.remote, socket.local});
+  static std::uint64_t connected_peer(const Ends& ends, const InternetSocket& socket) {
+    const auto found = ends.find({socket.transport, socket.remote, socket.local});
     return found == ends.end() ? 0 : found->second;
   }
 
-  // One that is connected to this one, or else one that is bound there.
-  static std::uint64_t udp_peer(const std::vector<InternetSocket>& sockets,
-                                const InternetSocket& socket) {
+  // A socket for datagrams that is bound there, and connected to none.
+  static std::uint64_t bound_peer(const std::vector<InternetSocket>& sockets,
+                                  const InternetSocket& socket) {
     std::uint64_t bound = 0;
     for (const InternetSocket& other : sockets) {
       if (other.transport != Transport::udp || other.local.port != socket.remote.port) continue;
       if (other.local.bytes != socket.remote.bytes && !other.local.is_any()) continue;
-      if (other.remote == socket.local) return other.number;
       if (other.remote.port == 0) bound = other.number;
     }
     return bound;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "doctor/limits.hpp"
@@ -49,10 +50,21 @@ void for_each_level(const std::optional<Group>& group, Look look) {
   }
 }
 
+// Of lines "name value" that of `name`; or empty.
+std::string_view value_of(std::string_view text, std::string_view name) {
+  for (const std::string_view line : lines(text))
+    if (const auto pair = words(line); pair.size() == 2 && pair[0] == name) return pair[1];
+  return {};
+}
+
 struct Quota {
-  double processors;
-  std::uint64_t throttled;  // periods
+  double processors = 0;
+  std::uint64_t periods = 0;    // in which it wanted a processor, since the group was made
+  std::uint64_t throttled = 0;  // of them
   std::string file;
+
+  // Now and then it is what a quota is for.
+  [[nodiscard]] bool is_short() const { return throttled * 100 > periods; }
 };
 
 // "max 100000" or "50000 100000"
@@ -72,43 +84,49 @@ std::optional<Quota> quota_in(const Tree& tree, const std::string& directory) {
   }
   if (!quota || !period || *period == 0) return std::nullopt;
   Quota found{.processors = static_cast<double>(*quota) / static_cast<double>(*period),
-              .throttled = 0,
               .file = std::move(file)};
   const std::string stat = tree.text(directory + "/cpu.stat").value_or("");
-  for (const std::string_view each : lines(stat))
-    if (const auto pair = words(each); pair.size() == 2 && pair[0] == "nr_throttled")
-      found.throttled = to_number(pair[1]).value_or(0);
+  found.periods = to_number(value_of(stat, "nr_periods")).value_or(0);
+  found.throttled = to_number(value_of(stat, "nr_throttled")).value_or(0);
   return found;
+}
+
+std::string cure_of(const Quota& quota) {
+  // More than there is now, and at least two.
+  const double wanted = std::max(2.0, std::ceil(quota.processors * 2));
+  return fmt::format(
+      "Raise {} to {:.0f} processors or more (CPUQuota={:.0f}% of the service, `docker run "
+      "--cpus {:.0f}`), or use cpu.weight instead.",
+      quota.file, wanted, wanted * 100, wanted);
 }
 
 void look_at_quota(const Tree& tree, const std::string& pid, const std::string& about,
                    Findings& findings) {
   std::optional<Quota> least;
+  bool is_short = false;
   for (const char* const controller : {"", "cpu"})
     for_each_level(group_of(tree, pid, controller), [&](const std::string& directory) {
-      if (const auto quota = quota_in(tree, directory);
-          quota && (!least || quota->processors < least->processors))
-        least = quota;
+      const auto quota = quota_in(tree, directory);
+      if (!quota) return false;
+      if (!least || quota->processors < least->processors) least = quota;
+      if (!quota->is_short()) return false;
+      is_short = true;
+      findings.push_back(
+          {"throttled", Severity::warning, about,
+           fmt::format("Its control group, or one above that, may use {:.3g} processors and was "
+                       "stopped for the rest of a period {} times of {}: whoever waits for it then "
+                       "waits for tens of milliseconds.",
+                       quota->processors, quota->throttled, quota->periods),
+           cure_of(*quota)});
       return false;
     });
-  if (!least) return;
-  const bool throttled = least->throttled > 0;
-  if (!throttled && least->processors >= 2) return;
+  if (is_short || !least || least->processors >= 2) return;
   findings.push_back(
-      {throttled ? "throttled" : "processor-quota", throttled ? Severity::warning : Severity::note,
-       about,
-       throttled
-           ? fmt::format(
-                 "Its control group may use {:.2g} processors and was stopped for the rest of "
-                 "a period {} times: whoever waits for it then waits for tens of "
-                 "milliseconds.",
-                 least->processors, least->throttled)
-           : fmt::format("Its control group may use {:.2g} processors: two ends that both run use "
-                         "that up, and stand still until the next period.",
-                         least->processors),
-       fmt::format("Raise {} to two processors or more (CPUQuota=200% of the service, `docker run "
-                   "--cpus 2`), or use cpu.weight instead.",
-                   least->file)});
+      {"processor-quota", Severity::note, about,
+       fmt::format("Its control group may use {:.3g} processors: two ends that both run use that "
+                   "up, and stand still until the next period.",
+                   least->processors),
+       cure_of(*least)});
 }
 
 std::optional<std::uint64_t> first_number(const Tree& tree, const std::string& one,
@@ -117,17 +135,17 @@ std::optional<std::uint64_t> first_number(const Tree& tree, const std::string& o
   return number ? number : tree.number(other);
 }
 
-// Without what the kernel can drop: copies of files.
+// Without what the kernel can drop: copies of files. With all groups below it, of which the first
+// version tells apart.
 std::optional<std::uint64_t> memory_in_use(const Tree& tree, const std::string& directory) {
-  auto used =
-      first_number(tree, directory + "/memory.current", directory + "/memory.usage_in_bytes");
+  auto used = tree.number(directory + "/memory.current");
+  const std::string_view below = used ? "" : "total_";
+  if (!used) used = tree.number(directory + "/memory.usage_in_bytes");
+  if (!used) return used;
   const std::string stat = tree.text(directory + "/memory.stat").value_or("");
-  for (const std::string_view line : lines(stat)) {
-    const auto pair = words(line);
-    if (!used || pair.size() != 2) continue;
-    if (pair[0] == "inactive_file" || pair[0] == "active_file")
-      *used -= std::min(*used, to_number(pair[1]).value_or(0));
-  }
+  for (const char* const name : {"inactive_file", "active_file"})
+    *used -=
+        std::min(*used, to_number(value_of(stat, fmt::format("{}{}", below, name))).value_or(0));
   return used;
 }
 

@@ -110,7 +110,7 @@ class Examination {
 
   // Raised by what is received, and that only if it may be: see src/message/priority.cpp.
   void look_at_priority() {
-    const std::string maps = tree_.text(fmt::format("/proc/{}/maps", pid_)).value_or("");
+    const std::string maps = tree_.memory_text(pid_, "maps").value_or("");
     if (maps.find("libfarcall-messages") == std::string::npos) return;
     const Bounds priority = bounds(limits_, "Max realtime priority");
     if (!priority.known || !priority.soft || *priority.soft != 0) return;

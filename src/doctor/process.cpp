@@ -59,7 +59,7 @@ void count_memory(std::string_view line, Process& process) {
 }
 
 void read_maps(const Tree& tree, Process& process) {
-  const auto maps = tree.text(fmt::format("/proc/{}/maps", process.pid));
+  const auto maps = tree.memory_text(std::to_string(process.pid), "maps");
   // A kernel thread, a zombie, or one that may not be looked at.
   if (!maps || maps->empty()) return;
   process.library = Library::absent;
@@ -84,7 +84,7 @@ void read_descriptors(const Tree& tree, Process& process) {
 }
 
 void read_environment(const Tree& tree, Process& process) {
-  const auto text = tree.text(fmt::format("/proc/{}/environ", process.pid));
+  const auto text = tree.memory_text(std::to_string(process.pid), "environ");
   process.environment_known = text.has_value();
   std::string_view rest = text ? std::string_view(*text) : std::string_view();
   while (!rest.empty()) {

@@ -50,6 +50,12 @@ std::optional<std::string> Tree::text(std::string_view path) const {
   return text;
 }
 
+std::optional<std::string> Tree::memory_text(std::string_view pid, std::string_view file) const {
+  const auto number = to_number(pid);
+  if (memory_reader_ != nullptr && number) return memory_reader_(static_cast<pid_t>(*number), file);
+  return text("/proc/" + std::string(pid) + "/" + std::string(file));
+}
+
 std::string Tree::line(std::string_view path) const {
   const std::string all = text(path).value_or("");
   return std::string(trimmed(std::string_view(all).substr(0, all.find('\n'))));

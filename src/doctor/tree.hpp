@@ -5,6 +5,8 @@
 // says nothing.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,6 +23,12 @@ class Tree {
   [[nodiscard]] std::string place(std::string_view path) const { return root_ + std::string(path); }
   [[nodiscard]] bool is_real() const { return root_.empty(); }  // of the running system
   [[nodiscard]] std::optional<std::string> text(std::string_view path) const;
+  // /proc/PID/maps or environ, which the kernel reads from the memory of a process: one that means
+  // ill can keep who reads there waiting for ever, unless it is read by somebody who knows that.
+  [[nodiscard]] std::optional<std::string> memory_text(std::string_view pid,
+                                                       std::string_view file) const;
+  using MemoryReader = std::optional<std::string> (*)(pid_t pid, std::string_view file);
+  void read_memory_by(MemoryReader reader) { memory_reader_ = reader; }
   [[nodiscard]] std::string line(std::string_view path) const;  // the first one; or empty
   [[nodiscard]] std::optional<std::uint64_t> number(std::string_view path) const;
   [[nodiscard]] std::vector<std::string> names(std::string_view directory) const;  // sorted
@@ -29,6 +37,7 @@ class Tree {
 
  private:
   std::string root_;
+  MemoryReader memory_reader_ = nullptr;
 };
 
 std::optional<std::uint64_t> to_number(std::string_view text, int base = 10) noexcept;

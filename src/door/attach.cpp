@@ -381,30 +381,68 @@ process::Acceptor::Take Attachment::visitor_maker() {
 
 namespace {
 
+// What fattach() has sent, until a thread has time for it. No child has the sockets: the name is
+// taken for as long as one has the listener. The file may be any, and its server silent: a child
+// that closed it would wait, and so it has it.
+struct Request {
+  Request(ReceivedFds&& descriptors, const Credentials& who) noexcept
+      : listener(process::PrivateFd::of_peer(std::move(descriptors[0]))),
+        file(std::move(descriptors[1])),
+        answers(process::PrivateFd::of_peer(std::move(descriptors[2]))),
+        sender(who) {}
+  ~Request() {
+    process::close_later(sender.uid, std::move(listener));
+    process::close_later(sender.uid, std::move(file));
+    process::close_later(sender.uid, std::move(answers));
+  }
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  // They are ordinary ones again.
+  void give_back(ReceivedFds& descriptors) noexcept {
+    descriptors[0] = listener.release();
+    descriptors[1] = std::move(file);
+    descriptors[2] = answers.release();
+  }
+
+  process::PrivateFd listener;
+  UniqueFd file;
+  process::PrivateFd answers;
+  const Credentials sender;
+};
+
+// None where there is no descriptor for it.
+std::shared_ptr<Attachment> make_attachment(const std::shared_ptr<Door>& door, Request& request,
+                                            process::Charge&& held) {
+  const process::NoFork guard;
+  // The kernel closes the highest descriptors of a process that ends first. The name must go
+  // before the file: else another file could get its number, and not the name that is made of it.
+  UniqueFd listener(::fcntl(request.listener.get(), F_DUPFD_CLOEXEC, request.file.get() + 1));
+  if (!listener) return nullptr;
+  return std::make_shared<Attachment>(door, std::move(listener), std::move(request.file),
+                                      request.sender.uid, std::move(held));
+}
+
 // On a thread that may wait for whoever serves the file.
-void attach_now(const std::shared_ptr<Door>& door, ReceivedFds& descriptors,
-                const Credentials& sender) {
+void attach_now(const std::shared_ptr<Door>& door, Request& request) {
+  const Credentials& sender = request.sender;
   for (const auto& other : door->attachments()) other->detach_if_nameless();
   struct stat status {};
-  if (real::fstat(descriptors[1].get(), &status) != 0) return;
+  if (real::fstat(request.file.get(), &status) != 0) return;
   int accepts = 0;
   socklen_t size = sizeof accepts;
-  if (!made_by_sender(descriptors[2].get(), sender) || !may_attach(sender.uid, status.st_uid) ||
-      !is_named(descriptors[0].get(), address_of(status)) ||
-      ::getsockopt(descriptors[0].get(), SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) != 0 ||
+  if (!made_by_sender(request.answers.get(), sender) || !may_attach(sender.uid, status.st_uid) ||
+      !is_named(request.listener.get(), address_of(status)) ||
+      ::getsockopt(request.listener.get(), SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) != 0 ||
       accepts == 0)
     return;
-  const int answers = descriptors[2].get();
+  const int answers = request.answers.get();
   constexpr std::size_t kHeld = 4;  // the listener, its spare, the file, the watch of its names
   process::Charge held(process::Resource::descriptors, sender.uid, kHeld);
   if (!held) return refuse(answers, process::is_own(sender.uid) ? EMFILE : EAGAIN);
-  // The kernel closes the highest descriptors of a process that ends first. The name must go
-  // before the file: else another file could get its number, and not the name that is made of it.
-  UniqueFd listener(::fcntl(descriptors[0].get(), F_DUPFD_CLOEXEC, descriptors[1].get() + 1));
-  if (!listener) return refuse(answers, EMFILE);
-  descriptors[0].reset();
-  auto attachment = std::make_shared<Attachment>(
-      door, std::move(listener), std::move(descriptors[1]), sender.uid, std::move(held));
+  const auto attachment = make_attachment(door, request, std::move(held));
+  if (!attachment) return refuse(answers, EMFILE);
+  request.listener.reset();
   // First of all: whoever has connected meanwhile may detach it at once.
   door->add_attachment(attachment);
   try {
@@ -420,12 +458,14 @@ void attach_now(const std::shared_ptr<Door>& door, ReceivedFds& descriptors,
 
 void attach(const std::shared_ptr<Door>& door, ReceivedFds& descriptors,
             const Credentials& sender) noexcept {
-  std::shared_ptr<ReceivedFds> shared;
+  // Children close what is private, and would wait for the server of a file as well.
+  if (!is_packet_socket(descriptors[0].get()) || !is_packet_socket(descriptors[2].get())) return;
+  std::shared_ptr<Request> request;
   try {
-    shared = std::make_shared<ReceivedFds>(std::move(descriptors));
-    process::run_later(sender.uid, [door, shared, sender] { attach_now(door, *shared, sender); });
+    request = std::make_shared<Request>(std::move(descriptors), sender);
+    process::run_later(sender.uid, [door, request] { attach_now(door, *request); });
   } catch (const std::exception&) {  // who attaches gets no answer
-    if (shared) descriptors = std::move(*shared);
+    if (request) request->give_back(descriptors);
   }
 }
 

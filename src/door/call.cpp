@@ -227,6 +227,7 @@ int call_without_arguments(int d, const CallWait& wait) {
 }
 
 std::shared_ptr<Handle> handle_for_async(int d, std::span<const std::byte> request) {
+  if (left_alone) ask_before_waiting();
   auto handle = Process::here().find(d);
   if (!handle) throw SystemError(kernel::may_be_door(d) ? EOPNOTSUPP : EBADF, "call");
   if (!readable(request.data(), request.size())) throw SystemError(EFAULT, "call");
@@ -252,6 +253,8 @@ AsyncCall::AsyncCall(int d, std::span<const std::byte> request)
             {.data = request, .descriptors = {}, .port = d, .admission = &sizes_}) {}
 
 [[gnu::hot]] int call(int d, door_arg_t* params, const CallWait& wait) {
+  if (left_alone) [[unlikely]]
+    ask_before_waiting();
   if (params == nullptr) return call_without_arguments(d, wait);
   if (!writable(params, sizeof *params)) return EFAULT;
   if (params->desc_num != 0) return call_with_descriptors(d, *params, wait);

@@ -39,7 +39,8 @@ struct Identity {
 };
 enum : std::size_t { kReal, kEffective, kSaved };
 
-// What /proc says of a process; false where there is none.
+// What /proc says of a process; false where there is none. It has a folder for each thread, too, by
+// its number.
 bool read_status(pid_t pid, Identity& identity) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/status");
   bool complete = false;
@@ -47,7 +48,10 @@ bool read_status(pid_t pid, Identity& identity) {
     std::istringstream words(line);
     std::string name;
     words >> name;
-    if (name == "Uid:") {
+    if (name == "Tgid:") {
+      pid_t process = 0;
+      if (!(words >> process) || process != pid) return false;
+    } else if (name == "Uid:") {
       for (uid_t& id : identity.users) words >> id;
       complete = static_cast<bool>(words);
     } else if (name == "Gid:") {

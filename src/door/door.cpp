@@ -15,6 +15,7 @@
 #include "door/references.hpp"
 #include "farcall/error.hpp"
 #include "process/background.hpp"
+#include "wait/held_signals.hpp"
 
 namespace farcall::door {
 namespace {
@@ -86,6 +87,7 @@ door_info_t foreign_info(int fd, Handle& handle) {
     // The name says what the door was made with; a notification that comes once is no more to come.
     if ((terms[kDescMax] >> 32 & DOOR_UNREF) == 0)
       info.di_attributes &= ~static_cast<door_attr_t>(DOOR_UNREF);
+    info.di_attributes |= static_cast<door_attr_t>(terms[kDescMax] >> 32 & DOOR_IS_UNREF);
   }
   return info;
 }
@@ -101,10 +103,19 @@ Terms Door::terms() const noexcept {
   Terms terms{};
   terms[kDataMin] = data_min_;
   terms[kDataMax] = data_max_;
-  terms[kDescMax] = std::uint64_t{shown_attributes()} << 32 | desc_max_;
+  std::uint64_t shown = shown_attributes();
+  if (is_unref_.load(std::memory_order_relaxed)) shown |= DOOR_IS_UNREF;
+  terms[kDescMax] = shown << 32 | desc_max_;
   terms[kProcedure] = address_of(reinterpret_cast<const void*>(procedure));
   terms[kCookie] = address_of(cookie);
   return terms;
+}
+
+// What each has changed before is in what is told last.
+void Door::publish() {
+  const HeldSignals held;  // a handler may come here
+  const std::lock_guard guard(terms_lock_);
+  endpoint_->set_terms(terms());
 }
 
 UniqueFd Door::open() {
@@ -130,10 +141,13 @@ UniqueFd Door::branch(std::optional<uid_t> user, std::optional<mode_t> mode) {
   return fd;
 }
 
-void Door::referenced() noexcept {
-  const std::lock_guard guard(lock_);
-  was_referenced_ = true;
-  is_unref_ = false;
+void Door::referenced() {
+  {
+    const std::lock_guard guard(lock_);
+    was_referenced_ = true;
+    if (!is_unref_.exchange(false, std::memory_order_relaxed)) return;
+  }
+  publish();
 }
 
 unsigned Door::shown_attributes() const noexcept {
@@ -147,8 +161,7 @@ door_info_t Door::info() const noexcept {
   info.di_data = address_of(cookie);
   info.di_attributes |= DOOR_LOCAL;
   if (revoked()) info.di_attributes |= DOOR_REVOKED;
-  const std::lock_guard guard(lock_);
-  if (is_unref_) info.di_attributes |= DOOR_IS_UNREF;
+  if (is_unref_.load(std::memory_order_relaxed)) info.di_attributes |= DOOR_IS_UNREF;
   return info;
 }
 
@@ -164,6 +177,8 @@ std::uint64_t Door::param(int which) const noexcept {
 }
 
 int Door::set_param(int which, std::uint64_t value) {
+  const HeldSignals held;
+  const std::lock_guard guard(terms_lock_);
   switch (which) {
     case DOOR_PARAM_DATA_MIN:
       if (value > data_max_) return EINVAL;
@@ -193,20 +208,21 @@ void Door::check_references(std::size_t own) noexcept {
     count += attachments().size();
     if (count == 0 || !counts_references()) return;
     bool tell = false;
-    bool first = false;
+    bool changed = false;
     {
       const std::lock_guard guard(lock_);
       if (count > 1) {
         was_referenced_ = true;
-        is_unref_ = false;
+        changed = is_unref_.exchange(false, std::memory_order_relaxed);
       } else if (was_referenced_ && !is_active()) {
         was_referenced_ = false;
-        is_unref_ = true;
-        first = !told_.exchange(true, std::memory_order_relaxed);
+        is_unref_.store(true, std::memory_order_relaxed);
+        changed = true;
+        const bool first = !told_.exchange(true, std::memory_order_relaxed);
         tell = !revoked() && ((attributes & DOOR_UNREF_MULTI) != 0 || first);
       }
     }
-    if (first) endpoint_->set_terms(terms());
+    if (changed) publish();
     if (tell) port_.post(endpoint_);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion
   }
@@ -239,10 +255,11 @@ bool Door::received(std::uint8_t purpose, ReceivedFds& descriptors,
 }
 
 void Door::add_attachment(std::shared_ptr<Attachment> attachment) {
-  const std::lock_guard guard(lock_);
-  attachments_.push_back(std::move(attachment));
-  was_referenced_ = true;
-  is_unref_ = false;
+  {
+    const std::lock_guard guard(lock_);
+    attachments_.push_back(std::move(attachment));
+  }
+  referenced();
 }
 
 void Door::remove_attachment(const Attachment& attachment) noexcept {
@@ -307,9 +324,10 @@ std::shared_ptr<OwnDoor> Handle::to_bind(int) {
   return door && door->is_private() ? std::move(door) : nullptr;
 }
 
-void Handle::describe(int, door_desc_t& descriptor) {
+void Handle::describe(int d, door_desc_t& descriptor) {
   const auto door = local.lock();
   descriptor.d_attributes |= door ? door->info().di_attributes : name.attributes;
+  if (!door && is_revoked(d)) descriptor.d_attributes |= DOOR_REVOKED;
   descriptor.d_data.d_desc.d_id = name.id;
 }
 

@@ -20,6 +20,7 @@
 #include "process/per_thread.hpp"
 #include "process/process.hpp"
 #include "process/reactor.hpp"
+#include "wait/held_signals.hpp"
 
 namespace farcall::door {
 
@@ -82,7 +83,7 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   // many descriptors this process has of it.
   void check_references(std::size_t own) noexcept;
   // Somebody more refers to the door.
-  void referenced() noexcept;
+  void referenced();
   [[nodiscard]] bool counts_references() const noexcept {
     return (attributes & (DOOR_UNREF | DOOR_UNREF_MULTI)) != 0;
   }
@@ -134,6 +135,8 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
 
  private:
   [[nodiscard]] Terms terms() const noexcept;
+  // Clients are told what terms() says now.
+  void publish();
   // A notification that comes once is no attribute any more once it has come.
   [[nodiscard]] unsigned shown_attributes() const noexcept;
   [[nodiscard]] int admit_descriptors(std::size_t count) const noexcept;
@@ -147,13 +150,16 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   std::atomic<std::uint64_t> data_min_{0};
   std::atomic<std::uint64_t> data_max_{SIZE_MAX};
   std::atomic<std::uint64_t> desc_max_;
-  std::atomic<bool> told_{false};  // of a single reference left
+  std::atomic<bool> told_{false};      // of a single reference left
+  std::atomic<bool> is_unref_{false};  // changes with lock_ held
   std::atomic<std::size_t> active_{0};
   std::atomic<bool> waits_{false};  // for the last call to end
-  mutable std::mutex lock_;         // protects all below
+  // Held while parameters are looked at and set, and while clients are told: of two who do so at
+  // once the later has the last word.
+  std::mutex terms_lock_;
+  mutable std::mutex lock_;  // protects all below
   std::vector<std::shared_ptr<Attachment>> attachments_;
   bool was_referenced_ = false;
-  bool is_unref_ = false;
 };
 
 // A door that this process has a descriptor of, its own or another's.
@@ -270,7 +276,7 @@ class Process {
   std::vector<std::shared_ptr<Door>> counting();
 
   const WaitMode mode;
-  std::atomic<door_server_func_t*> create_thread;
+  static std::atomic<door_server_func_t*> create_thread;  // a child keeps its parent's
   std::mutex starting;  // held while the first thread of the shared pool is made
 
  private:
@@ -285,7 +291,8 @@ class Process {
   };
   std::shared_ptr<Handle> find_anew(int fd);
 
-  std::mutex lock_;  // protects all below
+  // Protects all below. Handlers close and duplicate doors: none runs on the thread that holds it.
+  std::mutex lock_;
   std::unordered_map<std::uint64_t, Entry> doors_;
   std::shared_ptr<SharedPool> shared_pool_;
   bool shared_door_made_ = false;
@@ -311,7 +318,8 @@ void set_known(int fd, bool is_known) noexcept;
 // False in a vfork child: it shares this memory, but has descriptors of its own. What it does to
 // them is nothing that the memory should know of.
 bool descriptors_are_ours() noexcept;
-// `fd` is closed by `close`, which may be any function that does. Keeps what is known true.
+// `fd` is closed by `close`, which may be any function that does. Keeps what is known true. No
+// handler runs meanwhile but while it is closed: close() and dup() are for handlers as well.
 template <class Close>
 auto closing(int fd, Close close);
 void after_close(const std::shared_ptr<Handle>& handle) noexcept;
@@ -326,6 +334,7 @@ auto closing(int fd, Close close) {
   std::shared_ptr<Handle> handle;
   {
     const NoCancel guard;
+    const HeldSignals held;
     Process& process = Process::here();
     try {
       handle = process.find(fd);
@@ -338,7 +347,9 @@ auto closing(int fd, Close close) {
   // Who has looked it up again in between must not believe that any more.
   epoch.fetch_add(1, std::memory_order_acq_rel);
   const NoCancel guard;
+  const HeldSignals held;
   after_close(handle);
+  handle = nullptr;
   errno = error;
   return result;
 }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <door.h>
+#include <pthread.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -93,10 +94,38 @@ class Deferred : public door_deferred_t {
   virtual int answer(const char* data, std::size_t size, const door_desc_t* descriptors,
                      std::size_t count) = 0;
   virtual void refuse(int error) noexcept = 0;
-  // Whom its client's death is told, as door_deferred_watch() says.
-  virtual void watch(void (*gone)(void* cookie), void* cookie) noexcept = 0;
+  // Whom its client's death is told, as door_deferred_watch() says. Waits until nobody is being
+  // told any more; by who is being told nothing has to be waited for, or registered.
+  void watch(void (*gone)(void* cookie), void* cookie) noexcept {
+    if (::pthread_equal(teller_.load(std::memory_order_relaxed), ::pthread_self()) == 0)
+      register_watch(gone, cookie);
+    else if (gone != nullptr)
+      gone(cookie);
+  }
 
   const std::uint64_t generation = process::generation();
+
+ protected:
+  virtual void register_watch(void (*gone)(void* cookie), void* cookie) noexcept = 0;
+  // Not while it is being told.
+  void set_watch(void (*gone)(void* cookie), void* cookie) noexcept {
+    cookie_ = cookie;
+    gone_ = gone;
+  }
+  [[nodiscard]] bool watched() const noexcept { return gone_ != nullptr; }
+  // Once for each watch. By one thread at a time.
+  void tell() noexcept {
+    const auto gone = gone_.exchange(nullptr);
+    if (gone == nullptr) return;
+    teller_.store(::pthread_self(), std::memory_order_relaxed);
+    gone(cookie_);
+    teller_.store(pthread_t{}, std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<void (*)(void* cookie)> gone_{nullptr};
+  void* cookie_ = nullptr;
+  std::atomic<pthread_t> teller_{};  // while it tells
 };
 
 // One thread's place in a pool. Only that thread uses it.
@@ -138,6 +167,8 @@ class Pool {
 
   // For those that are to serve those who wait, beside the one that suffices: when to ask again.
   std::atomic<std::int64_t> pressed_until{0};
+  // The same, for threads that wait for doors while nobody else waits here.
+  std::atomic<std::int64_t> urgent_until{0};
   // A thread has been asked for; until then it may be on its way. Nanoseconds, monotonic.
   std::atomic<std::int64_t> starting_until{0};
   // The last thread that was asked for could not be made.

@@ -148,6 +148,7 @@ int copied(int fd, int copy) noexcept {
   const int saved = errno;
   {
     const NoCancel guard;
+    const HeldSignals held;
     set_known(copy, true);
     try {
       const auto handle = Process::here().find(copy);
@@ -167,6 +168,7 @@ int close_many(unsigned first, unsigned last, Close close) {
   std::vector<std::shared_ptr<Handle>> closed;
   {
     const NoCancel guard;
+    const HeldSignals held;
     constexpr unsigned kMost = 1 << 20;
     for (unsigned fd = first; fd <= last && fd < kMost; ++fd) {
       if (!known(static_cast<int>(fd))) continue;
@@ -182,6 +184,7 @@ int close_many(unsigned first, unsigned last, Close close) {
   // As in closing().
   if (!closed.empty()) epoch.fetch_add(1, std::memory_order_acq_rel);
   const NoCancel guard;
+  const HeldSignals held;
   for (const auto& handle : closed) after_close(handle);
   errno = saved;
   return result;

@@ -71,7 +71,7 @@ int give_up(int d, int error) {
 // one is not known. Returns 0 or an errno value.
 int start_shared_pool() {
   Process& process = Process::here();
-  door_server_func_t* const create_thread = process.create_thread.load();
+  door_server_func_t* const create_thread = Process::create_thread.load();
   if (create_thread != create_default_thread) {
     if (process.first_shared_door()) create_thread(nullptr);
     return 0;
@@ -102,7 +102,7 @@ int door_create(door_server_procedure_t* procedure, void* cookie, uint_t attribu
   const int fd = create(order, door);
   if (fd < 0) return -1;
   if (door) {
-    Process::here().create_thread.load()(door->lasting_info());
+    Process::create_thread.load()(door->lasting_info());
     return fd;
   }
   const int error = start_shared_pool();

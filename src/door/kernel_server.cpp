@@ -370,10 +370,9 @@ void KernelDeferred::refuse(int error) noexcept {
   (void)give_error(pool_->fd(), arguments, id_, error);
 }
 
-void KernelDeferred::watch(void (*gone)(void* cookie), void* cookie) noexcept {
+void KernelDeferred::register_watch(void (*gone)(void* cookie), void* cookie) noexcept {
   const std::lock_guard guard(lock_);
-  gone_ = gone;
-  cookie_ = cookie;
+  set_watch(gone, cookie);
   if (left_) tell();
 }
 
@@ -381,11 +380,6 @@ void KernelDeferred::client_left() noexcept {
   const std::lock_guard guard(lock_);
   left_ = true;
   tell();
-}
-
-// Once.
-void KernelDeferred::tell() noexcept {
-  if (gone_ != nullptr) std::exchange(gone_, nullptr)(cookie_);
 }
 
 int KernelServer::identify(CallerIdentity& caller) {

@@ -72,7 +72,6 @@ class KernelDeferred final : public Deferred {
   int answer(const char* data, std::size_t size, const door_desc_t* descriptors,
              std::size_t count) override;
   void refuse(int error) noexcept override;
-  void watch(void (*gone)(void* cookie), void* cookie) noexcept override;
 
   // Its client has. On any thread.
   void client_left() noexcept;
@@ -82,7 +81,7 @@ class KernelDeferred final : public Deferred {
     data_ptr = data.empty() ? nullptr : reinterpret_cast<char*>(data.data());
     data_size = data.size();
   }
-  void tell() noexcept;
+  void register_watch(void (*gone)(void* cookie), void* cookie) noexcept override;
 
   const std::shared_ptr<KernelPool> pool_;
   const std::uint64_t id_;
@@ -92,8 +91,6 @@ class KernelDeferred final : public Deferred {
 
   std::mutex lock_;  // protects the rest
   bool left_ = false;
-  void (*gone_)(void* cookie) = nullptr;
-  void* cookie_ = nullptr;
 };
 
 }  // namespace farcall::door::kernel

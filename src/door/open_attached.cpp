@@ -16,6 +16,8 @@
 #include "farcall/socket.hpp"
 #include "process/background.hpp"
 #include "process/identity.hpp"
+#include "process/process.hpp"
+#include "socket/answers.hpp"
 #include "socket/listener.hpp"
 
 namespace farcall::door {
@@ -42,7 +44,7 @@ Packet await_answer(int socket, Deadline within = Deadline::never()) {
 class Connection {
  public:
   Connection() noexcept = default;
-  Connection(UniqueFd socket, uid_t server) noexcept
+  Connection(process::PrivateFd socket, uid_t server) noexcept
       : socket_(std::move(socket)), server_(server) {}
   Connection(Connection&&) noexcept = default;
   Connection& operator=(Connection&&) = delete;
@@ -122,20 +124,29 @@ Connection connect_to(const struct stat& status, int& refusal,
   if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &server, &size) != 0 ||
       !may_attach(server.uid, status.st_uid))
     return {};
-  return {std::move(fd), server.uid};
+  return {process::PrivateFd(std::move(fd)), server.uid};
+}
+
+// What the name of an attachment belongs to for as long as it is open anywhere: no child has it.
+// Returns 0, or an errno value.
+int listen_at(const AbstractAddress& address, process::PrivateFd& into) noexcept {
+  const process::NoFork guard;
+  process::PrivateFd listener(UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)));
+  if (!listener) return errno;
+  if (::bind(listener.get(), address.get(), address.size()) != 0)
+    return errno == EADDRINUSE ? EBUSY : errno;
+  if (::listen(listener.get(), SOMAXCONN) != 0) return errno;
+  into = std::move(listener);
+  return 0;
 }
 
 }  // namespace
 
 int Handle::attach(int d, int file, const struct stat& status) {
   if (is_revoked(d)) return EBADF;  // nobody could call it
-  const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!listener) return errno;
-  const AbstractAddress address = address_of(status);
-  if (::bind(listener.get(), address.get(), address.size()) != 0)
-    return errno == EADDRINUSE ? EBUSY : errno;
-  if (::listen(listener.get(), SOMAXCONN) != 0) return errno;
-  auto [mine, theirs] = packet_socket_pair();
+  process::PrivateFd listener;
+  if (const int error = listen_at(address_of(status), listener); error != 0) return error;
+  auto [mine, theirs] = private_socket_pair();
   const Connection answers(std::move(mine), peer_credentials(d).uid);
   try {
     send_descriptors(d, std::array{listener.get(), file, theirs.get()}, kPurposeAttach);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "call/client_session.hpp"
 #include "door/door.hpp"
 #include "door/references.hpp"
 #include "door/server.hpp"
@@ -53,6 +54,16 @@ void before_fork() {
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the child is not counted then
   }
 }
+
+// A lock that handlers need as well.
+class QuietGuard {
+ public:
+  explicit QuietGuard(std::mutex& lock) : guard_(lock) {}
+
+ private:
+  const HeldSignals held_;  // from before until after
+  const std::lock_guard<std::mutex> guard_;
+};
 
 // The process that this memory is of; 0 before the library's initialisers have run.
 constinit std::atomic<pid_t> owner{0};
@@ -128,12 +139,14 @@ Handle::Handle(const Name& called, std::uint64_t socket, const std::shared_ptr<D
   client.set_socket(cookie);
 }
 
-Process::Process() : mode(wait_mode_from_environment()), create_thread(create_default_thread) {}
+constinit std::atomic<door_server_func_t*> Process::create_thread{create_default_thread};
+
+Process::Process() : mode(wait_mode_from_environment()) {}
 
 [[gnu::hot]] Process& Process::here() {
   if (Process* now = instance.load(std::memory_order_acquire)) [[likely]]
     return *now;
-  const std::lock_guard guard(instance_lock);
+  const QuietGuard guard(instance_lock);
   Process* now = instance.load(std::memory_order_acquire);
   if (now == nullptr) {
     now = new Process;  // outlives main(), as threads do
@@ -169,7 +182,7 @@ std::shared_ptr<Handle> Process::find_anew(int fd) {
   const std::uint64_t socket = socket_cookie(fd);
   std::shared_ptr<Door> served;
   {
-    const std::lock_guard guard(lock_);
+    const QuietGuard guard(lock_);
     if (const auto entry = doors_.find(socket); entry != doors_.end()) {
       if (std::ranges::count(entry->second.descriptors, fd) != 0) return entry->second.handle;
       served = entry->second.served;
@@ -180,7 +193,7 @@ std::shared_ptr<Handle> Process::find_anew(int fd) {
   const auto name = read_name(fd);
   // By now the number may be another door's, for whoever closes it while others use it.
   if (!name || socket_cookie(fd) != socket) return nullptr;
-  const std::lock_guard guard(lock_);
+  const QuietGuard guard(lock_);
   Entry& entry = doors_[socket];
   if (entry.served) served = entry.served;
   if (!entry.handle) entry.handle = std::make_shared<Handle>(*name, socket, served);
@@ -206,7 +219,7 @@ std::shared_ptr<Handle> Process::forget(int fd) noexcept {
   std::shared_ptr<Door> ended;  // outlives the lock
   bool last = false;
   {
-    const std::lock_guard guard(lock_);
+    const QuietGuard guard(lock_);
     const auto entry = std::ranges::find_if(doors_, [fd](const auto& door) {
       return std::ranges::count(door.second.descriptors, fd) != 0;
     });
@@ -235,25 +248,25 @@ void after_close(const std::shared_ptr<Handle>& handle) noexcept {
 }
 
 std::shared_ptr<SharedPool> Process::shared_pool() {
-  const std::lock_guard guard(lock_);
+  const QuietGuard guard(lock_);
   if (!shared_pool_) shared_pool_ = std::make_shared<SharedPool>(mode);
   return shared_pool_;
 }
 
 bool Process::first_shared_door() {
-  const std::lock_guard guard(lock_);
+  const QuietGuard guard(lock_);
   return !std::exchange(shared_door_made_, true);
 }
 
 void Process::forget_first_shared_door() {
-  const std::lock_guard guard(lock_);
+  const QuietGuard guard(lock_);
   shared_door_made_ = false;
 }
 
 void Process::add_branch(std::uint64_t socket, const std::shared_ptr<Door>& door) {
   std::shared_ptr<Handle> foreign;
   {
-    const std::lock_guard guard(lock_);
+    const QuietGuard guard(lock_);
     Entry& entry = doors_[socket];
     entry.served = door;
     // Who uses a number that was closed may have looked at what has it now before it was known for
@@ -268,7 +281,7 @@ void Process::add_branch(std::uint64_t socket, const std::shared_ptr<Door>& door
 
 void Process::remove_branch(std::uint64_t socket) noexcept {
   std::shared_ptr<Door> last;  // outlives the lock
-  const std::lock_guard guard(lock_);
+  const QuietGuard guard(lock_);
   const auto entry = doors_.find(socket);
   if (entry == doors_.end()) return;
   // Whoever shares it can have shut it down. Who made the door can revoke it as long as he has it.
@@ -281,7 +294,7 @@ void Process::remove_branch(std::uint64_t socket) noexcept {
 
 std::vector<std::shared_ptr<Door>> Process::counting() {
   std::vector<std::shared_ptr<Door>> all;
-  const std::lock_guard guard(lock_);
+  const QuietGuard guard(lock_);
   for (const auto& [socket, entry] : doors_)
     if (entry.served && entry.served->counts_references() && entry.served->primary() == socket)
       all.push_back(entry.served);
@@ -296,6 +309,8 @@ int fail(int error) noexcept {
 int set_errno_from_exception() noexcept {
   try {
     throw;
+  } catch (const call::RefusedRequest& refusal) {
+    return fail(refusal.code().value());  // whatever the server says
   } catch (const std::system_error& error) {
     // A number that was a door's a moment ago.
     return fail(error.code() == std::errc::not_a_socket ? EBADF : error.code().value());

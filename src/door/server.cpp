@@ -36,23 +36,35 @@ constexpr std::int64_t kStarting = 100'000'000;
 // When one has been called that is to serve those who wait, beside the one that has to be there,
 // so long nobody asks for another.
 constexpr std::int64_t kPressed = 1'000'000;
+// The same where those who call doors cannot wait for one that may never arrive.
+constexpr std::int64_t kUrgent = 1'000'000;
 
 // What a thread is that serves, or has ever served. Lives until the thread ends.
 class ServingThread {
  public:
   [[nodiscard]] bool serves() const noexcept { return server_ && server_->serving; }
   [[nodiscard]] Server* server() const noexcept { return server_.get(); }
+  // Whether it is in the pool where it is to wait. That one is kept, so no other has its address.
+  [[nodiscard]] bool in_place() const noexcept {
+    return pool_ && (bound ? bound->pool == pool_ : in_shared_);
+  }
   // Answers the call that is being served. Returns 0 or an errno value; the client then waits on.
   int answer(const char* data, std::size_t size, const door_desc_t* descriptors, std::size_t count,
              int cancel_state) {
-    const bool stays = cancel_state == PTHREAD_CANCEL_DISABLE && joined_ == bound.get();
+    const bool stays = cancel_state == PTHREAD_CANCEL_DISABLE && in_place();
     return server_->answer(data, size, descriptors, count, stays);
   }
+  // It serves no call, and is to wait for one; descriptors that it should pass go to nobody.
+  // Returns 0 or an errno value. Throws SystemError.
+  int begin(const door_desc_t* descriptors, std::size_t count);
   // Where it is to wait. Throws SystemError.
   void join_pool();
   // For good: it is bound to nothing, either.
   void leave_pool() noexcept;
   [[noreturn]] void park(int cancel_state);
+  // It is in a procedure, and nobody else may be there to serve the next call. False: somebody has
+  // asked for another thread only just now.
+  bool ask_for_another();
 
   std::shared_ptr<OwnDoor> bound;
 
@@ -62,8 +74,8 @@ class ServingThread {
   bool receive(Dispatch& call);
   [[gnu::noinline, noreturn]] void end_thread();
 
-  std::shared_ptr<Pool> pool_;       // that server_ is in
-  const OwnDoor* joined_ = nullptr;  // whose pool that is; null: the shared one
+  std::shared_ptr<Pool> pool_;  // that server_ is in
+  bool in_shared_ = false;      // that is the shared one
   std::unique_ptr<Server> server_;
   int cancel_state_ = PTHREAD_CANCEL_ENABLE;
   bool parked_before_ = false;
@@ -73,9 +85,16 @@ class ServingThread {
 
 ServingThread& here() { return process::PerThread<ServingThread>::get(); }
 
+// The thread was bound to a door in the parent, which the child does not serve. Until it is bound
+// no more, or to another, it can wait for no calls.
+thread_local constinit bool bound_in_parent = false;
+
 // In a forked child the thread that forked may be in the middle of a call of the parent's. That is
 // not its own to answer.
-void leave_parents_calls() noexcept { process::PerThread<ServingThread>::leave(); }
+void leave_parents_calls() noexcept {
+  if (bound_door()) bound_in_parent = true;
+  process::PerThread<ServingThread>::leave();
+}
 
 [[maybe_unused]] const bool kRegistered = [] {
   process::around_fork(process::Room::door, nullptr, nullptr, leave_parents_calls);
@@ -100,6 +119,13 @@ int try_to_join(std::shared_ptr<OwnDoor> door = nullptr) {
 void join_pool_when_created(void*) {
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   ::door_return(nullptr, 0, nullptr, 0);
+  // It could not. The next call asks for another one.
+  (void)guarded([] {
+    const auto pool = engine().shared_pool();
+    pool->lacks_thread.store(true, std::memory_order_relaxed);
+    pool->starting_until.store(0, std::memory_order_relaxed);
+    return 0;
+  });
 }
 
 // What a thread for the shared pool comes to that is waited for.
@@ -158,6 +184,7 @@ void* start_bound_thread(void* argument) {
   }
   const NoCancel guard;
   const bool joined = try_to_join(door) == 0;
+  if (!joined) door->pool->starting_until.store(0, std::memory_order_relaxed);
   std::unique_lock lock(start->lock);
   ++start->arrived;
   start->failed |= !joined;
@@ -196,6 +223,15 @@ int make_default_thread() noexcept {
         return nullptr;
       },
       nullptr);
+}
+
+// Where none can be made the next call asks again.
+void make_or_say_so(Pool& pool, const Need& need) noexcept {
+  const bool failed = make_default_thread() != 0;
+  pool.lacks_thread.store(failed, std::memory_order_relaxed);
+  if (!failed) return;
+  pool.starting_until.store(0, std::memory_order_relaxed);
+  left_alone = need.last;
 }
 
 }  // namespace
@@ -258,13 +294,23 @@ Server* call_in_progress() noexcept {
   return self != nullptr && self->serves() ? self->server() : nullptr;
 }
 
+thread_local constinit bool left_alone = false;
+
+void ask_before_waiting() {
+  ServingThread* const self = process::PerThread<ServingThread>::made();
+  left_alone = self != nullptr && !self->ask_for_another();
+}
+
 void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, const Need& need) {
   const std::int64_t now = monotonic_ns();
   const bool pressed = need.crowd != 0 && now >= pool.pressed_until.load(std::memory_order_relaxed);
   if (!need.last && !pressed) return;
   const bool by_xcreate = door && door->maker.create != nullptr;
-  const bool may_make = (!by_xcreate || (door->attributes & DOOR_DEPLETION_CB) != 0) &&
-                        now >= pool.starting_until.load(std::memory_order_relaxed);
+  door_server_func_t* const create_thread = Process::create_thread.load();
+  const bool on_its_way = !need.urgent && now < pool.starting_until.load(std::memory_order_relaxed);
+  const bool may_make = (!by_xcreate || (door->attributes & DOOR_DEPLETION_CB) != 0) && !on_its_way;
+  // Whether a function of the program's own has made one is not known.
+  left_alone = need.last && on_its_way && !by_xcreate && create_thread != create_default_thread;
   if (!may_make && !pool.has_reserve()) return;
   // Of those who wait no more can be served at once than there are processors.
   const std::size_t most = (pressed ? need.crowd : 1) + (need.receiving ? 1 : 0);
@@ -281,13 +327,23 @@ void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, const Need
     start->door = door;
     if (ask_for_bound_thread(start) != 1) pool.starting_until.store(0, std::memory_order_relaxed);
   } else {
-    door_server_func_t* const create_thread = Process::here().create_thread.load();
     if (door || create_thread != create_default_thread)
       create_thread(door ? door->lasting_info() : nullptr);
     else
-      pool.lacks_thread.store(make_default_thread() != 0, std::memory_order_relaxed);
+      make_or_say_so(pool, need);
   }
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);  // whatever the program has done
+}
+
+// A thread that is bound elsewhere by now does not know whose pool it has left alone.
+bool ServingThread::ask_for_another() {
+  if (!in_place() || pool_->idle_threads() != 0) return true;
+  const std::int64_t now = monotonic_ns();
+  if (now < pool_->urgent_until.load(std::memory_order_relaxed)) return false;
+  pool_->urgent_until.store(now + kUrgent, std::memory_order_relaxed);
+  const NoCancel guard;
+  ask_for_thread(*pool_, bound, {.urgent = true});
+  return true;
 }
 
 void ServingThread::park(int cancel_state) {
@@ -309,7 +365,7 @@ void ServingThread::serve() {
 }
 
 void ServingThread::join_pool() {
-  if (pool_ && joined_ == bound.get()) [[likely]]
+  if (in_place()) [[likely]]
     return;
   auto pool = bound ? bound->pool : engine().shared_pool();
   if (pool != pool_) {
@@ -319,15 +375,21 @@ void ServingThread::join_pool() {
     server_ = pool->enter();
     pool_ = std::move(pool);
   }
-  joined_ = bound.get();
+  in_shared_ = !bound;
   pool_->starting_until.store(0, std::memory_order_relaxed);
   pool_->lacks_thread.store(false, std::memory_order_relaxed);
+}
+
+int ServingThread::begin(const door_desc_t* descriptors, std::size_t count) {
+  if (bound_in_parent) return EINVAL;
+  if (count != 0 && release_all(descriptors, count) == EFAULT) return EFAULT;
+  join_pool();
+  return 0;
 }
 
 void ServingThread::leave_pool() noexcept {
   server_ = nullptr;
   pool_ = nullptr;
-  joined_ = nullptr;
   bound = nullptr;
 }
 
@@ -339,6 +401,7 @@ void ServingThread::leave_pool() noexcept {
   }
   // Nothing in this function may be in need of a destructor while the procedure runs.
   Dispatch call;
+  left_alone = false;
   if (!receive(call)) return;
   if (cancel_state_ == PTHREAD_CANCEL_ENABLE) ::pthread_setcancelstate(cancel_state_, nullptr);
   call.procedure(call.cookie, call.data, call.size, call.descriptors, call.count);
@@ -397,8 +460,7 @@ int door_return(char* data_ptr, size_t data_size, door_desc_t* desc_ptr, uint_t 
     ServingThread& self = here();
     if (self.serves()) [[likely]]
       return self.answer(data_ptr, data_size, desc_ptr, desc_num, state);
-    self.join_pool();
-    return 0;
+    return self.begin(desc_ptr, desc_num);
   });
   if (error != 0) {
     ::pthread_setcancelstate(state, nullptr);
@@ -464,7 +526,7 @@ int door_deferred_watch(door_deferred_t* call, void (*gone)(void* cookie), void*
 
 door_server_func_t* door_server_create(door_server_func_t* create_thread) {
   if (create_thread == nullptr) create_thread = create_default_thread;
-  return Process::here().create_thread.exchange(create_thread);
+  return Process::create_thread.exchange(create_thread);
 }
 
 int door_bind(int d) {
@@ -475,11 +537,14 @@ int door_bind(int d) {
     auto door = behind->to_bind(d);
     if (!door) return fail(EINVAL);
     here().bound = std::move(door);
+    bound_in_parent = false;
     return 0;
   });
 }
 
 int door_unbind(void) {
+  (void)farcall::process::generation();  // whether this is a child by now
+  if (std::exchange(bound_in_parent, false)) return 0;
   if (!bound_door()) return fail(EBADF);
   const NoCancel guard;
   here().bound = nullptr;

@@ -25,8 +25,15 @@ struct Need {
   bool last = true;        // no other thread is known to wait for calls
   std::size_t crowd = 0;   // if others wait already: so many threads may serve them
   bool receiving = false;  // the caller is one of those that count as idle
+  bool urgent = false;     // whoever is on his way is not waited for
 };
 void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, const Need& need);
+// The calling thread has taken a call, as the last of its pool, and has not asked for another
+// thread, because one may be on its way; or none could be made.
+extern thread_local constinit bool left_alone;
+// For such a thread, which is about to wait for a door: the one that is called may in turn need its
+// own pool, so if there is still nobody, a thread is asked for now.
+void ask_before_waiting();
 // The door that the calling thread is bound to, or null.
 std::shared_ptr<OwnDoor> bound_door() noexcept;
 // By which the calling thread serves a call; null outside of one.

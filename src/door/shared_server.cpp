@@ -71,26 +71,23 @@ class SharedDeferred final : public Deferred, public ClientDeathObserver {
   int answer(const char* data, std::size_t size, const door_desc_t* descriptors,
              std::size_t count) override {
     const auto pass = [this](Data bytes, Descriptors fds) {
-      incoming_.reply(bytes, fds, gone_ != nullptr ? this : nullptr);
+      incoming_.reply(bytes, fds, watched() ? this : nullptr);
     };
     const int error = try_to_answer(incoming_, data, size, descriptors, count, pass);
     return error == 0 ? 0 : drop_answer(incoming_, error, descriptors, count);
   }
   void refuse(int error) noexcept override { incoming_.refuse(error); }
-  void watch(void (*gone)(void* cookie), void* cookie) noexcept override {
+  void register_watch(void (*gone)(void* cookie), void* cookie) noexcept override {
     incoming_.observe(nullptr);
-    gone_ = gone;
-    cookie_ = cookie;
+    set_watch(gone, cookie);
     if (gone != nullptr) incoming_.observe(this);
   }
-  void client_gone(const Endpoint&) noexcept override { gone_(cookie_); }
+  void client_gone(const Endpoint&) noexcept override { tell(); }
 
  private:
   const std::shared_ptr<SharedPool> pool_;  // lasts as long as its calls
   Door::ActiveCall active_;                 // goes after what it has received
   Incoming incoming_;
-  void (*gone_)(void* cookie) = nullptr;
-  void* cookie_ = nullptr;
 };
 
 class SharedServer final : public Server, public ClientDeathObserver {

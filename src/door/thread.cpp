@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -217,11 +218,13 @@ class Joining {
   Joining(const Joining&) = delete;
   Joining& operator=(const Joining&) = delete;
   ~Joining() {
-    const std::lock_guard guard(threads().lock);
+    Threads& all = threads();
+    const std::lock_guard guard(all.lock);
+    thread_->joining = false;
     if (joined_)
-      threads().forget(thread_);
+      all.forget(thread_);
     else
-      thread_->joining = false;
+      all.changed.notify_all();  // it may have ended
   }
   int join(void** status) {
     const int error = ::pthread_join(thread_->id, status);
@@ -233,6 +236,14 @@ class Joining {
   Thread* thread_;
   bool joined_ = false;
 };
+
+// Whether there may be such a thread of pthread_create(). The memory of one that was joined is
+// mostly kept, and the C library knows it; where it has been given back nobody may look.
+bool may_exist(pthread_t thread) noexcept {
+  const auto page_size = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto page = static_cast<std::uintptr_t>(thread) / page_size * page_size;
+  return ::msync(reinterpret_cast<void*>(page), page_size, MS_ASYNC) == 0;  // NOLINT
+}
 
 // The next thread that ends; null where there is none to wait for.
 Thread* await_any(Threads& all, std::unique_lock<std::mutex>& guard) {
@@ -294,7 +305,7 @@ int thr_join(thread_t thread, thread_t* departed, void** status) {
     error = joining.join(status);
   } else {
     guard.unlock();
-    error = thread == 0 ? ESRCH : ::pthread_join(thread, status);  // of pthread_create()
+    error = thread == 0 || !may_exist(thread) ? ESRCH : ::pthread_join(thread, status);
   }
   if (error == 0 && departed != nullptr) *departed = thread;
   return error;

@@ -51,6 +51,21 @@ int changing_identity(Arguments... arguments) {
   return result;
 }
 
+// dlsym() is not for children of vfork(2) and handlers, which may become somebody else.
+[[maybe_unused]] const bool kLookedUp = [] {
+  (void)next<"setuid", int(uid_t)>();
+  (void)next<"seteuid", int(uid_t)>();
+  (void)next<"setreuid", int(uid_t, uid_t)>();
+  (void)next<"setresuid", int(uid_t, uid_t, uid_t)>();
+  (void)next<"setgid", int(gid_t)>();
+  (void)next<"setegid", int(gid_t)>();
+  (void)next<"setregid", int(gid_t, gid_t)>();
+  (void)next<"setresgid", int(gid_t, gid_t, gid_t)>();
+  (void)next<"setgroups", int(size_t, const gid_t*)>();
+  (void)next<"initgroups", int(const char*, gid_t)>();
+  return true;
+}();
+
 }  // namespace
 }  // namespace farcall::interpose
 

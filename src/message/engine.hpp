@@ -94,7 +94,7 @@ class Connection : public Numbered {
   Connection() noexcept : Numbered(true) {}
   // The server's status.
   virtual int send(Sending& sending, Deadline deadline) = 0;
-  // `priority` is at most the thread's own.
+  // `priority` is at most the thread's own (EINVAL), or 0, which is that.
   virtual void pulse(int priority, int code, std::int64_t value) = 0;
   virtual void watch_death(const std::shared_ptr<Channel>& channel, std::int64_t value) = 0;
   virtual int descriptor() = 0;
@@ -106,7 +106,9 @@ class Engine {
   [[nodiscard]] virtual const char* name() const noexcept = 0;
   // `name` may be empty.
   virtual std::shared_ptr<Channel> create(std::string_view name, unsigned flags, mode_t mode) = 0;
-  virtual std::shared_ptr<Connection> open(std::string_view name, Deadline deadline) = 0;
+  // A signal that was caught after `since` interrupts.
+  virtual std::shared_ptr<Connection> open(std::string_view name, Deadline deadline,
+                                           SignalCount since) = 0;
   // Takes the descriptor over if it is a connection of this engine, else returns null.
   virtual std::shared_ptr<Connection> adopt(UniqueFd& descriptor) = 0;
 

@@ -5,12 +5,14 @@
 
 #include <libstplr.h>
 
+#include <bit>
 #include <mutex>
 #include <vector>
 
 #include "farcall/error.hpp"
 #include "message/engine.hpp"
 #include "message/pending_reply.hpp"
+#include "wait/sleeper.hpp"
 
 namespace farcall::message {
 
@@ -51,9 +53,11 @@ class KernelChannel final : public Channel, public std::enable_shared_from_this<
 
  private:
   class Expected;
+  class Answered;
   std::int64_t take(const ReceiveArguments& received, Expected& expected,
                     const std::vector<std::int32_t>& files, farcall_info* info);
   void check_received(int result) const;
+  [[nodiscard]] bool owes(std::int64_t id) const noexcept;
   KernelPendingReply& free_pending();
 
   process::PrivateFd fd_;  // a child that had it would keep the channel open
@@ -70,10 +74,13 @@ class KernelConnection final : public Connection {
   void pulse(int priority, int code, std::int64_t value) override;
   void watch_death(const std::shared_ptr<Channel>& channel, std::int64_t value) override;
   int descriptor() override { return fd_.get(); }
-  void close() noexcept override {}
+  void close() noexcept override;
 
  private:
+  void check(int result, const char* what) const;
+
   UniqueFd fd_;
+  std::atomic<std::uint64_t> watched_by_{0};  // the process that has asked for the server's death
 };
 
 // The kernel's view of buffers, good as long as both live.
@@ -87,8 +94,26 @@ class KernelBuffer {
   stplr_buffer buffer_{};
 };
 
-// What the module means by a deadline.
-std::int64_t time_left(Deadline deadline) noexcept;
+// One wait in the kernel until a deadline, or until a signal is caught after `since`: be it before
+// the kernel has the call, or with SA_RESTART, which has it made again. Of a wait with an end, the
+// kernel alone knows of those that are caught once it has begun. It says which it was, for a
+// server may answer with the same error.
+class KernelWait {
+ public:
+  KernelWait(__s64& timeout, Deadline deadline, SignalCount since) noexcept;
+
+ private:
+  static_assert(WaitState::kOnFutex == static_cast<std::uint32_t>(STPLR_ARMED));
+  static_assert(WaitState::kAwake == static_cast<std::uint32_t>(STPLR_DISARMED));
+  static std::atomic<std::uint32_t>& lower_half(__s64& timeout) noexcept {
+    auto* halves = reinterpret_cast<std::atomic<std::uint32_t>*>(&timeout);
+    return halves[std::endian::native == std::endian::little ? 0 : 1];
+  }
+  static std::atomic<std::uint32_t>& arm(__s64& timeout, Deadline deadline) noexcept;
+
+  const Sleeper sleeper_;
+};
+
 // Throws SystemError where `result` is a negative errno.
 ssize_t checked(ssize_t result, const char* what);
 

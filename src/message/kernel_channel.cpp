@@ -24,23 +24,33 @@ static_assert(FARCALL_DESCRIPTORS == STPLR_FILES_MAX);
 // How long threads look for what they wait for before they sleep, as the module permits.
 constexpr std::uint32_t kSpinUs = 200;
 
-void prepare(ReceiveArguments& receive, const KernelBuffer& into, Deadline deadline,
-             std::vector<std::int32_t>& files, bool wants_files) {
+void prepare(ReceiveArguments& receive, const KernelBuffer& into, std::vector<std::int32_t>& files,
+             bool wants_files) {
   receive = {};
   receive.buffer = into.get();
-  receive.timeout_ns = time_left(deadline);
   if (!wants_files) return;
   files.resize(FARCALL_DESCRIPTORS);
   receive.files = reinterpret_cast<std::uintptr_t>(files.data());
   receive.file_room = FARCALL_DESCRIPTORS;
 }
 
+bool lacks_descriptors(int result) noexcept { return result == -EMFILE || result == -ENFILE; }
+
 }  // namespace
 
-std::int64_t time_left(Deadline deadline) noexcept {
-  if (deadline.is_never()) return STPLR_FOREVER;
-  if (deadline.is_now()) return 0;
-  return std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0);
+std::atomic<std::uint32_t>& KernelWait::arm(__s64& timeout, Deadline deadline) noexcept {
+  if (deadline.is_never())
+    timeout = STPLR_ARMED;
+  else if (deadline.is_now())
+    timeout = 0;
+  else
+    timeout = std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0);
+  return lower_half(timeout);
+}
+
+KernelWait::KernelWait(__s64& timeout, Deadline deadline, SignalCount since) noexcept
+    : sleeper_(arm(timeout, deadline)) {
+  if (SignalCount::now() != since) timeout = STPLR_DISARMED;
 }
 
 ssize_t checked(ssize_t result, const char* what) {
@@ -173,48 +183,102 @@ void KernelChannel::check_received(int result) const {
   checked(result, "receive");
 }
 
-// Each wait is one system call, which the kernel interrupts.
+// What brings more descriptors than this process has room for stays the first of all. So it is
+// received without them, and its sender told; who waits for no answer is through by then, and its
+// message is as good as one without.
 std::int64_t KernelChannel::receive(Buffers into, Deadline deadline, farcall_info* info,
-                                    SignalCount) {
+                                    SignalCount since) {
   const KernelBuffer buffer(into);
   std::vector<std::int32_t> files;
-  if (!usable()) throw SystemError(EBADF, "the channel has been closed");
-  Expected expected(*this);
-  ReceiveArguments received;
-  prepare(received, buffer, deadline, files, info != nullptr);
-  received.wanted_id = expected.id();
-  check_received(::stplr_receive_full(fd_.get(), &received));
-  const std::int64_t id = take(received, expected, files, info);
-  if (id != 0 && info != nullptr) info->received = std::min(info->length, size_of(into));
-  return id;
+  for (bool with_files = info != nullptr;;) {
+    if (!usable()) throw SystemError(EBADF, "the channel has been closed");
+    Expected expected(*this);
+    ReceiveArguments received;
+    prepare(received, buffer, files, with_files);
+    received.wanted_id = expected.id();
+    const KernelWait wait(received.timeout_ns, deadline, since);
+    const int result = ::stplr_receive_full(fd_.get(), &received);
+    if (with_files && lacks_descriptors(result)) {
+      with_files = false;
+      continue;
+    }
+    check_received(result);
+    if (info != nullptr && !with_files && received.id != 0 && received.value != 0) {
+      (void)::stplr_reply_error(fd_.get(), received.id, EMFILE);
+      with_files = true;
+      continue;
+    }
+    const std::int64_t id = take(received, expected, files, info);
+    if (id != 0 && info != nullptr) info->received = std::min(info->length, size_of(into));
+    return id;
+  }
 }
+
+// Whether this process still owes an answer to that client.
+bool KernelChannel::owes(std::int64_t id) const noexcept {
+  stplr_access nothing{.id = static_cast<std::uint64_t>(id), .offset = 0, .buffer = {}};
+  return ::ioctl(fd_.get(), STPLR_READ, &nothing) >= 0 || errno != ESRCH;
+}
+
+// A client whose answer the kernel is given in one call with the wait for the next message, too
+// long to hold its id. Nobody can use that meanwhile; where the answer is refused it is good again.
+class KernelChannel::Answered {
+ public:
+  Answered(KernelChannel& channel, PendingReply& pending, std::int64_t id) noexcept
+      : channel_(channel), pending_(pending), id_(id) {}
+  ~Answered() {
+    if (owed_)
+      pending_.give_id_again(id_);
+    else
+      pending_.done();
+  }
+  Answered(const Answered&) = delete;
+  Answered& operator=(const Answered&) = delete;
+
+  // Of the call. A wait that takes too long begins after the answer.
+  int result(int result) noexcept {
+    owed_ = result < 0 && result != -ETIMEDOUT && channel_.owes(id_);
+    return result;
+  }
+
+ private:
+  KernelChannel& channel_;
+  PendingReply& pending_;
+  const std::int64_t id_;
+  bool owed_ = true;
+};
 
 std::int64_t KernelChannel::reply_receive(std::int64_t id, int status, Buffers reply, Buffers into,
                                           Deadline deadline, farcall_info* info,
                                           SignalCount since) {
   if (id == 0) return receive(into, deadline, info, since);
-  ReplyReceiveArguments both{};
+  PendingReply* own = nullptr;
+  unless_gone([&] {
+    Use use(id);
+    if (use->is_of(*this)) {
+      own = use.withdraw();
+    } else {
+      unless_gone([&] { use->reply(status, 0, reply, false); });
+      use.end();
+    }
+  });
+  if (own == nullptr) return receive(into, deadline, info, since);
+  Answered answered(*this, *own, id);
   const KernelBuffer answer(reply);
   const KernelBuffer buffer(into);
   std::vector<std::int32_t> files;
-  unless_gone([&] {
-    Use use(id);
-    if (!use->is_of(*this)) {
-      unless_gone([&] { use->reply(status, 0, reply, false); });
-    } else {
-      both.reply.id = static_cast<std::uint64_t>(id);
-      both.reply.status = status;
-      both.reply.buffer = answer.get();
-    }
-    // The kernel has it from here on; what fails there fails for good.
-    use.end();
-  });
-  if (both.reply.id == 0) return receive(into, deadline, info, since);
   if (!usable()) throw SystemError(EBADF, "the channel has been closed");
   Expected expected(*this);
-  prepare(both.receive, buffer, deadline, files, info != nullptr);
+  ReplyReceiveArguments both{};
+  both.reply.id = static_cast<std::uint64_t>(id);
+  both.reply.status = status;
+  both.reply.buffer = answer.get();
+  prepare(both.receive, buffer, files, info != nullptr);
   both.receive.wanted_id = expected.id();
-  check_received(::stplr_reply_receive(fd_.get(), &both));
+  const KernelWait wait(both.receive.timeout_ns, deadline, since);
+  const int result = answered.result(::stplr_reply_receive(fd_.get(), &both));
+  if (lacks_descriptors(result)) return receive(into, deadline, info, since);
+  check_received(result);
   const std::int64_t next = take(both.receive, expected, files, info);
   if (next != 0 && info != nullptr) info->received = std::min(info->length, size_of(into));
   return next;

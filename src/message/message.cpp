@@ -130,13 +130,14 @@ int farcall_channel_descriptor(int channel) {
 }
 
 int farcall_name_open(const char* name) {
+  const SignalCount since = SignalCount::now();
   return guarded([&] {
     if (name == nullptr) throw SystemError(EINVAL, "open a name");
     const Deadline deadline = Thread::here().take_deadline();
     int error = ENOENT;
     for (Engine* engine : engines()) {
       try {
-        return connections().add(engine->open(name, deadline));
+        return connections().add(engine->open(name, deadline, since));
       } catch (const SystemError& failure) {
         if (failure.code().value() != ENOENT) error = failure.code().value();
         if (error != ENOENT) break;
@@ -342,10 +343,8 @@ ssize_t farcall_writev(int64_t id, size_t offset, const struct iovec* from, int 
 
 int farcall_pulse(int connection, int priority, int code, int64_t value) {
   return guarded([&] {
-    const int own = own_priority();
-    // Nobody gets ahead of those who are more urgent by saying so.
-    if (code < 0 || priority < 0 || priority > own) throw SystemError(EINVAL, "a pulse");
-    Thread::here().connection(connection)->pulse(priority == 0 ? own : priority, code, value);
+    if (code < 0 || priority < 0) throw SystemError(EINVAL, "a pulse");
+    Thread::here().connection(connection)->pulse(priority, code, value);
     return 0;
   });
 }

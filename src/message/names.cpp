@@ -53,7 +53,9 @@ bool may_hold(uid_t who, uid_t owner) noexcept {
 class Line {
  public:
   // Throws as ask() does.
-  Line(const AbstractAddress& address, uid_t owner, Deadline deadline) : socket_(stream_socket()) {
+  Line(const AbstractAddress& address, uid_t owner, Deadline deadline,
+       std::optional<SignalCount> since)
+      : socket_(stream_socket()), since_(since) {
     if (process::is_flooding(owner))
       throw SystemError(EAGAIN, "too much that the server has sent waits to be closed");
     for (Deadline turn = Deadline::now(); !connect(address, turn);) {
@@ -85,7 +87,7 @@ class Line {
   // False: there are too many others.
   [[nodiscard]] bool connect(const AbstractAddress& address, Deadline turn) const {
     try {
-      connect_until(socket_.get(), address, turn);
+      connect_until(socket_.get(), address, turn, since_);
       return true;
     } catch (const SystemError& error) {
       const int code = error.code().value();
@@ -101,6 +103,7 @@ class Line {
   }
 
   UniqueFd socket_;
+  const std::optional<SignalCount> since_;
   Credentials server_{};
 };
 
@@ -113,24 +116,24 @@ bool in_group(const Credentials& who, std::span<const gid_t> groups) noexcept {
 
 }  // namespace
 
-std::string own_name(std::string_view name) {
+std::string own_name(std::string_view name, const std::string& user) {
   check(name);
   if (name.find('/') != std::string_view::npos) throw SystemError(EINVAL, "name of a channel");
-  return std::to_string(::geteuid()) + "/" + std::string(name);
+  return user + "/" + std::string(name);
 }
 
-std::vector<std::string> full_names(std::string_view name) {
+std::vector<std::string> full_names(std::string_view name, const std::string& user) {
   const std::size_t slash = name.find('/');
   if (slash == std::string_view::npos) {
-    std::vector<std::string> names{own_name(name)};
-    if (::geteuid() != 0) names.push_back("0/" + std::string(name));
+    std::vector<std::string> names{own_name(name, user)};
+    if (user != "0") names.push_back("0/" + std::string(name));
     return names;
   }
-  const std::string_view user = name.substr(0, slash);
+  const std::string_view digits = name.substr(0, slash);
   check(name.substr(slash + 1));
   uid_t owner = 0;
-  const auto [end, error] = std::from_chars(user.data(), user.data() + user.size(), owner);
-  if (error != std::errc() || end != user.data() + user.size() || user.empty())
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), owner);
+  if (error != std::errc() || end != digits.data() + digits.size() || digits.empty())
     throw SystemError(EINVAL, "name of a channel");
   return {std::string(name)};
 }
@@ -161,12 +164,12 @@ void answer(int socket, int error, UniqueFd descriptor) {
 }
 
 UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadline,
-             Credentials* server) {
-  const Line line(address_of(prefix, full_name), owner_of(full_name), deadline);
+             Credentials* server, std::optional<SignalCount> since) {
+  const Line line(address_of(prefix, full_name), owner_of(full_name), deadline, since);
   if (server != nullptr) *server = line.server();
   std::optional<FdMessage> fd_message;
   try {
-    fd_message = receive_fd_message(line.socket(), deadline);
+    fd_message = receive_fd_message(line.socket(), deadline, since);
   } catch (const SystemError& error) {
     if (error.code().value() != ECONNRESET) throw;
   }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <span>
@@ -21,10 +22,14 @@
 
 namespace farcall::message {
 
-// Throws SystemError: EINVAL, ENAMETOOLONG.
-std::string own_name(std::string_view name);
+// How the module is told the caller's number, which in a user namespace it knows another of.
+inline constexpr const char* kModulesOwnUser = "~";
+
+// `user` is how the own one is written. Throws SystemError: EINVAL, ENAMETOOLONG.
+std::string own_name(std::string_view name, const std::string& user = std::to_string(::geteuid()));
 // The full names that a name may stand for.
-std::vector<std::string> full_names(std::string_view name);
+std::vector<std::string> full_names(std::string_view name,
+                                    const std::string& user = std::to_string(::geteuid()));
 
 // What is bound to the two sockets of a channel with a name.
 inline constexpr std::string_view kOpenPrefix = "farcall/message/";
@@ -44,9 +49,10 @@ class NameSquatted : public SystemError {
   NameSquatted() : SystemError(EACCES, "somebody else serves under that name") {}
 };
 // Connects and takes the answer. Throws SystemError: ENOENT where nobody listens; NameSquatted, and
-// waits for no such server; ETIMEDOUT at the deadline. `server` gets who has answered.
+// waits for no such server; ETIMEDOUT at the deadline; EINTR where a signal has been caught after
+// `since`. `server` gets who has answered.
 UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadline,
-             Credentials* server = nullptr);
+             Credentials* server = nullptr, std::optional<SignalCount> since = std::nullopt);
 // The full names of all that this machine's (this network namespace's) channels have.
 std::vector<std::string> all_names();
 

@@ -137,6 +137,11 @@ std::int64_t PendingReply::give_id() noexcept {
   return id;
 }
 
+void PendingReply::give_id_again(std::int64_t id) noexcept {
+  const std::lock_guard guard(*place_);
+  place_->id.store(id, std::memory_order_release);
+}
+
 std::int64_t PendingReply::id() const noexcept {
   return place_->id.load(std::memory_order_acquire);
 }
@@ -163,6 +168,11 @@ Use::Use(std::int64_t id) : place_(PendingReply::place(id)), pending_(nullptr) {
 void Use::end() noexcept {
   place_->id.store(0, std::memory_order_relaxed);
   ended_ = true;
+}
+
+PendingReply* Use::withdraw() noexcept {
+  place_->id.store(0, std::memory_order_relaxed);
+  return pending_;
 }
 
 Use::~Use() {

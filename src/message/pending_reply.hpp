@@ -43,6 +43,8 @@ class PendingReply {
   std::int64_t give_id() noexcept;
   // 0: none.
   [[nodiscard]] std::int64_t id() const noexcept;
+  // The one that Use::withdraw() has taken is good again.
+  void give_id_again(std::int64_t id) noexcept;
   // What was received is not to be answered after all. True if it had an id.
   bool take_id() noexcept;
   // For who uses its id: what may not go before he has let go of it.
@@ -71,6 +73,8 @@ class Use {
   [[nodiscard]] PendingReply* get() const noexcept { return pending_; }
   // The id is good no more.
   void end() noexcept;
+  // Nor is it from here on, but it may be given again; else the caller says that it is done().
+  PendingReply* withdraw() noexcept;
 
  private:
   PendingReply::Place* place_;

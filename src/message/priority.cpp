@@ -39,6 +39,15 @@ struct Borrowed {
   std::shared_ptr<Lent> kept;
 };
 
+// Of a thread that runs when no other does, whatever its nice value.
+bool is_idle(int policy) noexcept {
+#ifdef SCHED_IDLE
+  return (policy & ~SCHED_RESET_ON_FORK) == SCHED_IDLE;
+#else
+  return (void)policy, false;
+#endif
+}
+
 // 0: there is no such thread.
 int priority_of(pid_t thread) noexcept {
   int policy = ::sched_getscheduler(thread);
@@ -49,6 +58,7 @@ int priority_of(pid_t thread) noexcept {
     if (::sched_getparam(thread, &parameters) != 0) return 0;
     return kRealTime + parameters.sched_priority;
   }
+  if (is_idle(policy)) return 1;
 #ifdef SCHED_DEADLINE
   if (policy == SCHED_DEADLINE) return kDeadline;
 #endif
@@ -115,7 +125,13 @@ bool Lent::raise(int priority) noexcept {
     done = ::sched_setscheduler(thread_, SCHED_FIFO | SCHED_RESET_ON_FORK, &raised) == 0;
   } else {
     const int nice = kNormalPriority - priority;
+    const sched_param usual{};
+    // Who may not leave that policy may not take back a nice value either.
+    if (is_idle(policy_) &&
+        ::sched_setscheduler(thread_, SCHED_OTHER | SCHED_RESET_ON_FORK, &usual) != 0)
+      return false;
     done = ::setpriority(PRIO_PROCESS, static_cast<id_t>(thread_), nice) == 0;
+    if (!done && is_idle(policy_)) ::sched_setscheduler(thread_, policy_, &parameters_);
   }
   raised_.store(done, std::memory_order_relaxed);
   return done;

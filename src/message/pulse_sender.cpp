@@ -13,15 +13,18 @@
 namespace farcall::message {
 namespace {
 
-bool hung_up(int socket) noexcept {
-  pollfd entry{.fd = socket, .events = POLLRDHUP, .revents = 0};
-  return ::poll(&entry, 1, 0) > 0;
+bool any_hung_up(int branch, int socket) noexcept {
+  std::array<pollfd, 2> both{pollfd{.fd = branch, .events = POLLRDHUP, .revents = 0},
+                             pollfd{.fd = socket, .events = POLLRDHUP, .revents = 0}};
+  return ::poll(both.data(), both.size(), 0) > 0;
 }
 
 }  // namespace
 
 PulseSender::PulseSender(int branch, const call::Maker& maker, const PulsePacket& first)
     : maker_(maker) {
+  // A channel that has been closed still has its end for a while.
+  if (any_hung_up(branch, -1)) throw SystemError(ESRCH, "the server has gone");
   const SharedMemory memory = SharedMemory::create(sizeof(PulsePage), "farcall-pulses");
   page_ = process::PrivateMapping(memory.fd(), memory.size());
   page().pulses[0] = first;
@@ -51,12 +54,13 @@ void PulseSender::hang_up(process::PrivateFd& socket) const noexcept {
     process::hang_up_later(maker_.user, std::move(socket));
 }
 
-bool PulseSender::add(const PulsePacket& packet, bool& ended) {
+bool PulseSender::add(int branch, const PulsePacket& packet, bool& ended) {
   // acquire: the socket was sent before.
   std::uint32_t count = page().count.load(std::memory_order_acquire);
   if (count < PulsePage::kMost) page().pulses[count] = packet;
-  // Who refuses closes the other end, and takes nothing.
-  if (count != PulsePage::kTaken && hung_up(answers_.get())) {
+  // Who refuses closes the other end, as a channel that is closed does the connection's, and takes
+  // nothing from then on.
+  if (count != PulsePage::kTaken && any_hung_up(branch, answers_.get())) {
     count = page().count.load(std::memory_order_acquire);
     ended = count != PulsePage::kTaken;
     return !ended;
@@ -67,9 +71,9 @@ bool PulseSender::add(const PulsePacket& packet, bool& ended) {
   return !page().count.compare_exchange_strong(count, count + 1, std::memory_order_acq_rel);
 }
 
-bool PulseSender::send(const PulsePacket& packet) {
+bool PulseSender::send(int branch, const PulsePacket& packet) {
   bool ended = false;
-  if (page_ && !add(packet, ended)) return !ended;
+  if (page_ && !add(branch, packet, ended)) return !ended;
   if (!socket_) {
     const process::NoFork guard;
     Packet answer = take_packet(answers_.get());

@@ -25,11 +25,28 @@ struct PulsePacket {
   static constexpr std::int32_t kUnblock = -2;
   std::uint32_t magic;
   std::int32_t code;
-  std::int64_t value;  // kUnblock: the origin of the message
+  std::int64_t value;  // kUnblock: see UnblockRequest
   std::uint32_t priority;
   std::uint32_t thread;
 };
 static_assert(sizeof(PulsePacket) == 24);
+
+// Which message's sender wants to leave. It may lie in a socket until another message has the same
+// origin, so it says which request of its session it is, too.
+//   bits 0..23 the origin, 32..63 the request's number, or 0: one of an older version says none
+struct UnblockRequest {
+  std::uint32_t origin;
+  std::uint32_t number;
+
+  [[nodiscard]] std::int64_t pack() const noexcept {
+    return static_cast<std::int64_t>(std::uint64_t{number} << 32 | origin);
+  }
+  static UnblockRequest unpack(std::int64_t value) noexcept {
+    const auto word = static_cast<std::uint64_t>(value);
+    return {.origin = static_cast<std::uint32_t>(word),
+            .number = static_cast<std::uint32_t>(word >> 32)};
+  }
+};
 
 struct PulsePage {
   static constexpr std::uint32_t kMost = 160;
@@ -53,11 +70,11 @@ class PulseSender {
     return !page_ || epoch_ == process::credentials_epoch();
   }
   // False: nobody listens any more. Throws SystemError: EAGAIN where too many wait.
-  bool send(const PulsePacket& packet);
+  bool send(int branch, const PulsePacket& packet);
 
  private:
   // Whether the server's socket is to be used.
-  bool add(const PulsePacket& packet, bool& ended);
+  bool add(int branch, const PulsePacket& packet, bool& ended);
   void hang_up(process::PrivateFd& socket) const noexcept;
   [[nodiscard]] PulsePage& page() const noexcept {
     return *reinterpret_cast<PulsePage*>(page_.data());

@@ -82,6 +82,12 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
   std::shared_ptr<Endpoint> endpoint;  // set before anybody else knows of it
 
  private:
+  void let_in(SharedChannel& channel, process::PrivateMapping& page, int answers,
+              const Credentials& sender);
+  void take_once(SharedChannel& channel, PulsePage& page, const Credentials& sender) noexcept;
+  // As it is to be believed of that sender.
+  void queue(SharedChannel& channel, const PulsePacket& packet, uid_t of_user,
+             const Credentials& sender) noexcept;
   void forget_ended();
   std::vector<std::shared_ptr<Pulses>> sockets();
 
@@ -126,10 +132,12 @@ class SharedPendingReply final : public PendingReply {
   std::size_t room = 0;
   const Receiver* received_by = nullptr;
   std::shared_ptr<Lent> lent;
-  // Which message it is, for unblocking: the connection's number, the origin. Written (release)
-  // while it has no id: who reads (acquire) what belongs to the next message sees the id gone, too.
+  // Which message it is, for unblocking: the connection's number, the origin, and the request's
+  // number. Written (release) while it has no id: who reads (acquire) what belongs to the next
+  // message sees the id gone, too.
   std::atomic<std::int64_t> connection{0};
   std::atomic<std::uint32_t> origin{0};
+  std::atomic<std::uint32_t> number{0};
   std::atomic<std::int64_t> unblocking{0};  // the id of which the channel has been told that
   std::atomic<pid_t> process{0};
   std::atomic<std::uint8_t> priority{0};
@@ -196,10 +204,10 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   Port& port() noexcept { return port_; }
   UniqueFd connect(uid_t user);
   void queue(Pulse pulse) noexcept;
-  // Whether one more pulse of that user may wait; else `waiting` is resumed when one may.
+  // Whether one more pulse of that user may wait; else `waiting`, if any, is resumed when one may.
   bool has_room(uid_t user, std::weak_ptr<Link::Pulses> waiting) noexcept;
   // False: it has no message of that client.
-  bool unblock(const Link& link, std::uint32_t origin) noexcept;
+  bool unblock(const Link& link, UnblockRequest request) noexcept;
   void disconnected(const std::shared_ptr<Link>& link) noexcept;
   // The calling thread's, which uses the id of `answering`, if any. Made when first asked for.
   Receiver& receiver(SharedPendingReply* answering = nullptr);
@@ -217,6 +225,8 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
 
   SharedPendingReply& pending_for(Receiver& receiver);
   bool take_pulse(uid_t user, farcall_info* info);
+  // One of that user's, the most urgent or the least; none where he has none.
+  std::optional<Pulse> take_pulse_of(uid_t user, bool last) noexcept;
   void pulse_taken(uid_t user) noexcept;
   std::int64_t take_message(Receiver& self, SharedPendingReply& pending, Buffers into,
                             farcall_info* info);
@@ -258,7 +268,8 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
 
 class SharedConnection final : public Connection {
  public:
-  explicit SharedConnection(UniqueFd branch, unsigned flags);
+  // The name is for who looks at its traffic.
+  SharedConnection(UniqueFd branch, unsigned flags, std::string_view full_name = {});
   ~SharedConnection() override;
   int send(Sending& sending, Deadline deadline) override;
   void pulse(int priority, int code, std::int64_t value) override;

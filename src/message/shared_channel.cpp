@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 
 #include "call/limits.hpp"
 #include "message/shared.hpp"
@@ -158,10 +159,15 @@ SharedChannel::~SharedChannel() {
 }
 
 void SharedChannel::attach(const std::string& full_name) {
-  auto endpoint =
-      std::make_shared<Listener>(weak_from_this(), listen_at(kOpenPrefix, full_name), false);
-  auto status =
-      std::make_shared<Listener>(weak_from_this(), listen_at(kStatusPrefix, full_name), true);
+  std::shared_ptr<Listener> endpoint;
+  std::shared_ptr<Listener> status;
+  {
+    const process::NoFork guard;  // a child that had one would have the name
+    endpoint =
+        std::make_shared<Listener>(weak_from_this(), listen_at(kOpenPrefix, full_name), false);
+    status =
+        std::make_shared<Listener>(weak_from_this(), listen_at(kStatusPrefix, full_name), true);
+  }
   full_name_ = full_name;  // before anybody comes
   endpoint->start();
   listeners_.push_back(std::move(endpoint));
@@ -190,15 +196,19 @@ void SharedChannel::queue(Pulse pulse) noexcept {
   const auto priority = static_cast<std::uint8_t>(std::clamp(pulse.priority, 0, 255));
   const uid_t user = pulse.user ? *pulse.user : ::geteuid();
   const bool counts = pulse.user.has_value();
+  bool queued = false;
   try {
     {
       const std::lock_guard guard(pulses_lock_);
       OfUser& his = pulses_of_[user];
       his.pulses.emplace(-static_cast<int>(priority), std::move(pulse));
       if (counts) ++his.queued;
+      queued = true;
     }
     port_.post(notices_, priority, user);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): there is no memory for it
+  } catch (const std::exception&) {  // there is no memory for it
+    // There are as many as notices: each notice takes the most urgent one.
+    if (queued) (void)take_pulse_of(user, true);
   }
 }
 
@@ -207,26 +217,33 @@ bool SharedChannel::has_room(uid_t user, std::weak_ptr<Link::Pulses> waiting) no
     const std::lock_guard guard(pulses_lock_);
     OfUser& his = pulses_of_[user];
     if (his.queued < kMostPulses) return true;
-    his.paused.push_back(std::move(waiting));
+    if (!waiting.expired()) his.paused.push_back(std::move(waiting));
     return false;
   } catch (const std::bad_alloc&) {
     return true;  // rather too many than none
   }
 }
 
-// The notice was that of one of the user's pulses: of these the most urgent.
-bool SharedChannel::take_pulse(uid_t user, farcall_info* info) {
+std::optional<Pulse> SharedChannel::take_pulse_of(uid_t user, bool last) noexcept {
   std::optional<Pulse> pulse;
   {
     const std::lock_guard guard(pulses_lock_);
     const auto found = pulses_of_.find(user);
-    if (found == pulses_of_.end() || found->second.pulses.empty()) return false;
+    if (found == pulses_of_.end() || found->second.pulses.empty()) return {};
     auto& pulses = found->second.pulses;
-    pulse = std::move(pulses.begin()->second);
-    pulses.erase(pulses.begin());
+    const auto one = last ? std::prev(pulses.end()) : pulses.begin();
+    pulse = std::move(one->second);
+    pulses.erase(one);
     if (!pulse->user && found->second.unused()) pulses_of_.erase(found);
   }
   if (pulse->user) pulse_taken(*pulse->user);
+  return pulse;
+}
+
+// The notice was that of one of the user's pulses: of these the most urgent.
+bool SharedChannel::take_pulse(uid_t user, farcall_info* info) {
+  const std::optional<Pulse> pulse = take_pulse_of(user, false);
+  if (!pulse) return false;
   if (info != nullptr) {
     *info = {};
     info->connection = pulse->link ? pulse->link->number : 0;
@@ -401,6 +418,8 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedPendingReply& pen
   if (!incoming.wants_reply()) return FARCALL_ONE_WAY;
   pending.connection.store(link != nullptr ? link->number : 0, std::memory_order_release);
   pending.origin.store(incoming.origin(), std::memory_order_release);
+  if ((flags_ & FARCALL_UNBLOCK) != 0)
+    pending.number.store(incoming.number(), std::memory_order_release);
   pending.process.store(process, std::memory_order_relaxed);
   pending.priority.store(priority, std::memory_order_relaxed);
   if ((flags_ & FARCALL_INHERIT) != 0) pending.lent = inherit(priority, process, thread);
@@ -427,13 +446,16 @@ bool SharedChannel::answer(SharedPendingReply& pending, std::span<const std::byt
   return outcome == Outcome::ok;
 }
 
-bool SharedChannel::unblock(const Link& link, std::uint32_t origin) noexcept {
+bool SharedChannel::unblock(const Link& link, UnblockRequest request) noexcept {
   bool found = false;
   const std::lock_guard guard(lock_);
   for (const auto& pending : all_pending_) {
     const std::int64_t id = pending->id();
     if (id == 0 || pending->connection.load(std::memory_order_acquire) != link.number ||
-        pending->origin.load(std::memory_order_acquire) != origin || pending->id() != id)
+        pending->origin.load(std::memory_order_acquire) != request.origin ||
+        (request.number != 0 &&
+         pending->number.load(std::memory_order_acquire) != request.number) ||
+        pending->id() != id)
       continue;
     if (pending->unblocking.exchange(id, std::memory_order_relaxed) == id) continue;
     found = true;

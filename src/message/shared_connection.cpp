@@ -102,41 +102,60 @@ class SharedConnection::Death final : public process::Watch,
 };
 
 // Of a channel whose clients stay until they are answered: asks the server to do that, and again,
-// for a server that is about to receive the message has not been told the first time.
+// for a server that is about to receive the message has not been told the first time. A server of
+// another user's keeps nobody for longer than a moment: it may have made the channel so that the
+// deadlines and signals of its clients mean nothing.
 class SharedConnection::UnblockPolicy final : public RetryPolicy {
  public:
   UnblockPolicy(SharedConnection& connection, std::uint32_t origin, bool keep_waiting)
       : connection_(connection), origin_(origin), keep_waiting_(keep_waiting) {}
+  void number(std::uint32_t of_request) noexcept override { number_ = of_request; }
   bool stay(Outcome outcome, Deadline& deadline) override {
     if (keep_waiting_ && outcome == Outcome::interrupted) return true;
     if ((connection_.flags_ & FARCALL_UNBLOCK) == 0) return false;
+    if (!first_) {
+      first_ = outcome;
+      if (!connection_.maker_.trusted) grace_ = Deadline::after(kGrace);
+    } else if (!grace_.is_never() && monotonic_ns() >= grace_.at()) {
+      return false;
+    }
     try {
       connection_.send_packet({.magic = PulsePacket::kMagic,
                                .code = PulsePacket::kUnblock,
-                               .value = origin_,
+                               .value = UnblockRequest{.origin = origin_, .number = number_}.pack(),
                                .priority = own_priority(),
                                .thread = static_cast<std::uint32_t>(own_thread())});
     } catch (const SystemError& error) {
       if (error.code().value() == EBADF) return false;  // nobody can be asked any more
     }
-    deadline = Deadline::after(pause_);
+    deadline = std::min(grace_, Deadline::after(pause_));
     pause_ = std::min<std::chrono::nanoseconds>(2 * pause_, std::chrono::seconds(1));
     return true;
   }
 
+  // What has made the client want to leave, where it has waited on in vain.
+  [[nodiscard]] Outcome why(Outcome outcome) const noexcept {
+    return outcome == Outcome::timed_out ? first_.value_or(outcome) : outcome;
+  }
+
  private:
+  static constexpr auto kGrace = std::chrono::seconds(1);
+
   SharedConnection& connection_;
   const std::uint32_t origin_;
+  std::uint32_t number_ = 0;
+  std::optional<Outcome> first_;
+  Deadline grace_ = Deadline::never();
   const bool keep_waiting_;
   std::chrono::nanoseconds pause_ = std::chrono::milliseconds(20);
 };
 
-SharedConnection::SharedConnection(UniqueFd branch, unsigned flags)
+SharedConnection::SharedConnection(UniqueFd branch, unsigned flags, std::string_view full_name)
     : branch_(std::move(branch)),
       maker_(call::maker_of(branch_.get())),
       flags_(flags),
       client_(-1, wait_mode()) {
-  client_.set_label(observe::Label(observe::Kind::channel));
+  client_.set_label(observe::Label(observe::Kind::channel, full_name));
 }
 
 SharedConnection::~SharedConnection() {
@@ -207,9 +226,11 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
     scratch.resize(room);
     results.buffer = scratch;
   }
-  if (const Outcome outcome = client_.call(arguments, results, deadline, sending.since);
-      outcome != Outcome::ok)
-    fail(outcome);
+  Outcome outcome = client_.call(arguments, results, deadline, sending.since);
+  // Nobody has received it, or the policy had it stay: it is sent once more.
+  while (outcome == Outcome::interrupted && sending.keep_waiting)
+    outcome = client_.call(arguments, results, deadline, SignalCount::now());
+  if (outcome != Outcome::ok) fail(unblock_policy.why(outcome));
   if (follows) followed_.store(pulsed, std::memory_order_relaxed);
   return finish(sending, results, scratch);
 }
@@ -246,7 +267,7 @@ void SharedConnection::send_packet(const PulsePacket& packet) {
     client_.retire();
     return;
   }
-  if (pulses_->send(packet)) return;
+  if (pulses_->send(branch_.get(), packet)) return;
   // The server has gone, or it has too many such sockets.
   pulses_.reset();
   pollfd port{.fd = branch_.get(), .events = POLLRDHUP, .revents = 0};
@@ -255,6 +276,10 @@ void SharedConnection::send_packet(const PulsePacket& packet) {
 }
 
 void SharedConnection::pulse(int priority, int code, std::int64_t value) {
+  const int own = own_priority();
+  // Nobody gets ahead of those who are more urgent by saying so.
+  if (priority > own) throw SystemError(EINVAL, "a pulse");
+  if (priority == 0) priority = own;
   send_packet({.magic = PulsePacket::kMagic,
                .code = code,
                .value = value,
@@ -285,13 +310,14 @@ class SharedEngine final : public Engine {
     return channel;
   }
 
-  std::shared_ptr<Connection> open(std::string_view name, Deadline deadline) override {
+  std::shared_ptr<Connection> open(std::string_view name, Deadline deadline,
+                                   SignalCount since) override {
     // A server that has stopped does not answer; nobody must wait for it for ever.
     if (deadline.is_never()) deadline = Deadline::after(kPatience);
     int error = ENOENT;
     for (const std::string& full : full_names(name)) {
       try {
-        return open_full(full, deadline);
+        return open_full(full, deadline, since);
       } catch (const NameSquatted& squatted) {
         // As if nobody served there: whoever likes can keep a name that is not his.
         error = squatted.code().value();
@@ -309,10 +335,12 @@ class SharedEngine final : public Engine {
   }
 
  private:
-  std::shared_ptr<Connection> open_full(const std::string& full, Deadline deadline) {
+  std::shared_ptr<Connection> open_full(const std::string& full, Deadline deadline,
+                                        SignalCount since) {
     Credentials server{};
-    UniqueFd fd = ask(kOpenPrefix, full, deadline, &server);
-    if (auto connection = adopt(fd)) return connection;
+    UniqueFd fd = ask(kOpenPrefix, full, deadline, &server, since);
+    if (const auto flags = flags_of(fd.get()))
+      return std::make_shared<SharedConnection>(std::move(fd), *flags, full);
     process::close_later(server.uid, std::move(fd));
     throw SystemError(EPROTO, "what the server sent is no connection");
   }

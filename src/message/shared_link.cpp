@@ -27,7 +27,8 @@ std::uint64_t random_word() noexcept {
 UniqueFd SharedChannel::connect() { return connect(::geteuid()); }
 
 UniqueFd SharedChannel::connect(uid_t user) {
-  process::Charge held(process::Resource::descriptors, user, 1);
+  process::Charge held(process::Resource::descriptors, user, 1,
+                       notices_->limits().descriptors_per_user);
   if (!held) throw SystemError(EDQUOT, "too many connections");
   const auto link =
       std::make_shared<Link>(weak_from_this(), next_link_.fetch_add(1), user, std::move(held));
@@ -73,12 +74,11 @@ void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
 class Link::Pulses final : public Source, public std::enable_shared_from_this<Pulses> {
  public:
   Pulses(std::weak_ptr<Link> link, std::weak_ptr<SharedChannel> channel, const Credentials& sender,
-         process::PrivateMapping page, process::PrivateFd socket, process::Charge held)
+         process::PrivateFd socket, process::Charge held)
       : link_(std::move(link)),
         channel_(std::move(channel)),
         user_(sender.uid),
         sender_(sender),
-        page_(std::move(page)),
         socket_(std::move(socket)),
         charge_(std::move(held)) {}
   ~Pulses() override { close(); }
@@ -88,6 +88,11 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   static constexpr int kMostAtOnce = 64;
   static constexpr int kCostOfUnblock = 16;
 
+  // Before start(): what the client has sent so far.
+  void read_first(process::PrivateMapping page) noexcept {
+    const std::lock_guard guard(lock_);
+    if (socket_) page_ = std::move(page);
+  }
   // The client has the socket, and is told to use it from now on.
   void start(Port& port, std::shared_ptr<Pulses> self) {
     {
@@ -146,8 +151,6 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   }
 
  private:
-  static constexpr std::uint32_t kHighest = kHighestPriority;
-
   // Beside what is in the socket.
   [[nodiscard]] bool has_at_hand() const noexcept { return held_ || (page_ && taken_ < in_page_); }
   // Returns false where nothing has come, or it has to wait until there is room.
@@ -166,17 +169,9 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
         channel.port().set_enabled(number_, false);
         return false;
       }
-      const auto claimed = static_cast<std::uint8_t>(std::min(packet.priority, kHighest));
-      const auto thread = static_cast<pid_t>(packet.thread);
-      channel.queue({.code = packet.code,
-                     .value = packet.value,
-                     .priority = link->bounded_priority(claimed, sender_, thread),
-                     .link = link,
-                     .user = user_,
-                     .sender = sender_,
-                     .thread = link->is_thread(thread, sender_.pid) ? thread : 0});
+      link->queue(channel, packet, user_, sender_);
     } else if (proper && packet.code == PulsePacket::kUnblock) {
-      if (!channel.unblock(*link, static_cast<std::uint32_t>(packet.value))) ++vain;
+      if (!channel.unblock(*link, UnblockRequest::unpack(packet.value))) ++vain;
     } else {  // the end, or nonsense
       channel.port().forget(socket_.get(), number_);
       close();
@@ -218,8 +213,8 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   void close() noexcept {
     page_.reset();
     held_.reset();
-    // Packets that nobody has taken may hold anything.
-    process::close_later(sender_.uid, std::move(socket_));
+    // Packets that nobody has taken may hold anything. Who sends more is told at once.
+    process::hang_up_later(sender_.uid, std::move(socket_));
     charge_ = {};
   }
   const std::weak_ptr<Link> link_;
@@ -238,42 +233,86 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   bool paused_ = false;
 };
 
+void Link::queue(SharedChannel& channel, const PulsePacket& packet, uid_t of_user,
+                 const Credentials& sender) noexcept {
+  constexpr std::uint32_t kHighest = kHighestPriority;
+  const auto claimed = static_cast<std::uint8_t>(std::min(packet.priority, kHighest));
+  const auto thread = static_cast<pid_t>(packet.thread);
+  channel.queue({.code = packet.code,
+                 .value = packet.value,
+                 .priority = bounded_priority(claimed, sender, thread),
+                 .link = shared_from_this(),
+                 .user = of_user,
+                 .sender = sender,
+                 .thread = is_thread(thread, sender.pid) ? thread : 0});
+}
+
 bool Link::received(std::uint8_t purpose, ReceivedFds& descriptors,
                     const Credentials& sender) noexcept {
   if (purpose != kPurposePulses || descriptors.size() != 2) return false;
   const auto channel = channel_.lock();
   if (!channel || !made_by_sender(descriptors[1].get(), sender)) return true;
+  process::PrivateMapping page;
   try {
-    process::Charge held(process::Resource::descriptors, sender.uid, 1);
-    bool room = false;
-    {
-      const std::lock_guard guard(lock_);
-      room = !ended_ && sockets_.size() < kMostPulseSockets;
-    }
-    if (!held || !room) return true;
     SharedMemory memory = SharedMemory::adopt(std::move(descriptors[0]));
     if (memory.size() != round_up_to_pages(sizeof(PulsePage))) {
       descriptors[0] = std::move(memory).release();
       return true;
     }
-    auto [ours, theirs] = server_socket_pair();
-    auto pulses = std::make_shared<Pulses>(weak_from_this(), channel_, sender,
-                                           process::PrivateMapping(memory.fd(), memory.size()),
-                                           std::move(ours), std::move(held));
-    {
-      const std::lock_guard guard(lock_);
-      if (ended_) return true;
-      sockets_.push_back(pulses);
-    }
-    try {
-      send_descriptors(descriptors[1].get(), std::array{theirs.get()}, 0, Deadline::now());
-    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it has sent these, and gone
-    }
-    pulses->start(channel->port(), pulses);  // throws where it has ended meanwhile
-    forget_ended();
+    page = process::PrivateMapping(memory.fd(), memory.size());
+    let_in(*channel, page, descriptors[1].get(), sender);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): closing it tells the client
   }
+  if (page) take_once(*channel, *reinterpret_cast<PulsePage*>(page.data()), sender);
   return true;
+}
+
+// Takes the page over where it does.
+void Link::let_in(SharedChannel& channel, process::PrivateMapping& page, int answers,
+                  const Credentials& sender) {
+  process::Charge held(process::Resource::descriptors, sender.uid, 1,
+                       endpoint->limits().descriptors_per_user);
+  {
+    const std::lock_guard guard(lock_);
+    if (!held || ended_ || sockets_.size() >= kMostPulseSockets) return;
+  }
+  auto [ours, theirs] = server_socket_pair();
+  auto pulses = std::make_shared<Pulses>(weak_from_this(), channel_, sender, std::move(ours),
+                                         std::move(held));
+  {
+    const std::lock_guard guard(lock_);
+    if (ended_) return;
+    sockets_.push_back(pulses);
+  }
+  pulses->read_first(std::move(page));
+  try {
+    send_descriptors(answers, std::array{theirs.get()}, 0, Deadline::now());
+  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it has sent these, and gone
+  }
+  pulses->start(channel.port(), pulses);  // throws where it has ended meanwhile
+  forget_ended();
+}
+
+// Of a process that is not let in: what it has sent before it could know. Of a stranger's no more
+// than may wait.
+void Link::take_once(SharedChannel& channel, PulsePage& page, const Credentials& sender) noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    if (ended_) return;
+  }
+  const bool own = process::is_own(sender.uid);
+  const std::uint32_t sent = std::min(page.count.exchange(PulsePage::kTaken), PulsePage::kMost);
+  for (std::uint32_t i = 0; i < sent; ++i) {
+    const PulsePacket packet = page.pulses[i];
+    if (packet.magic != PulsePacket::kMagic) return;
+    if (packet.code == PulsePacket::kUnblock) {
+      (void)channel.unblock(*this, UnblockRequest::unpack(packet.value));
+    } else if (packet.code < 0 || (!own && !channel.has_room(sender.uid, {}))) {
+      return;
+    } else {
+      queue(channel, packet, sender.uid, sender);
+    }
+  }
 }
 
 // In turn, those that wait; each takes what there is room for.

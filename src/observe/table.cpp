@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <ctime>
@@ -44,20 +45,73 @@ bool worked(long result) noexcept { return result >= 0 || result < -4095; }
 // See wait_to_be_read().
 constinit std::atomic<bool> tapped_from_begin{false};
 
-// What starts a program may capture it from the beginning.
+// When a process was started, in ticks, by what stands in /proc/PID/stat; 0: it has ended. The name
+// of its program is in parentheses, and may hold any.
+std::uint64_t started_by(const char* stat, std::size_t size) noexcept {
+  constexpr int kState = 3;
+  constexpr int kStarted = 22;
+  std::size_t at = size;
+  while (at != 0 && stat[at - 1] != ')') --at;
+  for (int field = 2; at < size && field < kStarted; ++at) {
+    if (stat[at] != ' ') continue;
+    ++field;
+    if (field == kState && at + 1 < size && stat[at + 1] == 'Z') return 0;
+  }
+  std::uint64_t ticks = 0;
+  for (; at < size && stat[at] >= '0' && stat[at] <= '9'; ++at)
+    ticks = ticks * 10 + static_cast<std::uint64_t>(stat[at] - '0');
+  return ticks;
+}
+
+// Whether the process lives that this names.
+bool lives(std::uint64_t who) noexcept {
+  constexpr char kDirectory[] = "/proc/";
+  constexpr char kFile[] = "/stat";
+  std::array<char, 40> path{};
+  std::array<char, 10> digits;
+  std::size_t count = 0;
+  const auto pid = static_cast<std::uint32_t>(who >> kCapturerTicks);
+  for (std::uint32_t rest = pid; rest != 0; rest /= 10)
+    digits[count++] = static_cast<char>('0' + rest % 10);
+  char* at = std::copy_n(kDirectory, sizeof kDirectory - 1, path.data());
+  while (count != 0) *at++ = digits[--count];
+  std::copy_n(kFile, sizeof kFile, at);
+  const long file = kernel(SYS_openat, AT_FDCWD, path.data(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  std::array<char, 1024> stat;
+  const long size = kernel(SYS_read, file, stat.data(), stat.size());
+  kernel(SYS_close, file);
+  if (size <= 0) return false;
+  const std::uint64_t started = started_by(stat.data(), static_cast<std::size_t>(size));
+  return started != 0 && capturer(static_cast<std::int32_t>(pid), started) == who;
+}
+
+// What starts a program may capture it from the beginning. 0: nobody does.
 std::uint64_t asked_from_outside() noexcept {
   constexpr std::size_t kName = sizeof(kTapVariable) - 1;
   if (::getauxval(AT_SECURE) != 0) return 0;  // it has more rights than who started it
   for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
     if (std::strncmp(*at, kTapVariable, kName) != 0 || (*at)[kName] != '=') continue;
-    std::uint64_t until = 0;
+    std::uint64_t who = 0;
     for (const char* digit = *at + kName + 1; *digit >= '0' && *digit <= '9'; ++digit)
-      until = until * 10 + static_cast<std::uint64_t>(*digit - '0');
-    if (!lasts(until, monotonic_ns())) return 0;
-    tapped_from_begin.store(true, std::memory_order_relaxed);
-    return until;
+      who = who * 10 + static_cast<std::uint64_t>(*digit - '0');
+    return lives(who) ? who : 0;
   }
   return 0;
+}
+
+// What a table says first of who captures: what the first one says now, or what was asked for.
+void begin_tap(Header& header) noexcept {
+  constexpr std::int64_t kUntilFound = 10'000'000'000;
+  if (Table* const first = tables[0].load(std::memory_order_acquire); first != nullptr) {
+    header.spare = header_of(*first).spare;
+    header.tap_until = detail::get(process_of(*first).tap_until);
+    return;
+  }
+  header.spare = mark_of(asked_from_outside());
+  if (header.spare == 0) return;
+  header.tap_until = static_cast<std::uint64_t>(monotonic_ns() + kUntilFound);
+  tapped_from_begin.store(true, std::memory_order_relaxed);
 }
 
 // What is over on both sides stays, without access: the shape of a table does not depend on it, and
@@ -82,8 +136,7 @@ Table* make_table() noexcept {
   header.times_bytes = sizeof(Times);
   header.entries = kEntries;
   header.used[0] = 1;
-  const Process* const first = first_process();
-  header.tap_until = first != nullptr ? detail::get(first->tap_until) : asked_from_outside();
+  begin_tap(header);
   process_of(*made).tap_until = header.tap_until;
   __atomic_store_n(&header.magic, Header::kMagic, __ATOMIC_RELEASE);
   return made;

@@ -33,9 +33,21 @@
 
 namespace farcall::observe {
 
-// A variable of the environment: until then, CLOCK_MONOTONIC in ns, new ends of a program that is
-// started are captured.
+// A variable of the environment: until that process ends, programs that are started are captured
+// from their beginning. It is a number, see capturer().
 inline constexpr char kTapVariable[] = "FARCALL_TAP_UNTIL";
+// A process, and when it was started, in ticks as /proc/PID/stat has it.
+inline constexpr unsigned kCapturerTicks = 42;
+constexpr std::uint64_t capturer(std::int32_t pid, std::uint64_t started) noexcept {
+  return std::uint64_t{static_cast<std::uint32_t>(pid)} << kCapturerTicks |
+         (started & ((std::uint64_t{1} << kCapturerTicks) - 1));
+}
+// By what tables say in Header::spare who has had their program started to be captured, whatever
+// becomes of its environment, and children go on with. 0: nobody, or an older library says nothing.
+constexpr std::uint32_t mark_of(std::uint64_t capturer) noexcept {
+  return static_cast<std::uint32_t>((capturer * 0x9e3779b97f4a7c15) >> 32) |
+         static_cast<std::uint32_t>(capturer != 0);
+}
 
 struct TapRing {
   static constexpr std::size_t kBytes = std::size_t{4} << 20;

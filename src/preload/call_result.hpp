@@ -41,6 +41,16 @@ inline bool is_gone(const Side& side, std::uint32_t generation) noexcept {
          (side.accelerated() && side.out().control == nullptr);
 }
 
+// Between the look at the descriptor and the lock it has been closed, and the number may be another
+// file's; or the connection goes on without the library. To be asked for once the lock is held: a
+// side that is found then is not freed before the lock is released.
+inline bool is_elsewhere(const Side& side, const Call& call) noexcept {
+  return find_side(call.fd) != &side;
+}
+// What such a call returns: what the program's own does, unless that were another connection's
+// business, which has not been prepared for it.
+ssize_t call_elsewhere(const Call& call, Guard& guard) noexcept(false);
+
 // Not of the call.
 bool is_of_connection(int error) noexcept;
 

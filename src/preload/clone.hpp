@@ -15,6 +15,10 @@
 
 namespace farcall::preload {
 
+// Of a thread with descriptors of its own.
+inline constexpr int kThreadApart =
+    CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID;
+
 // clone(2), in the child `function` on that stack; no handler of the program's runs there.
 // `cleared` is for CLONE_CHILD_CLEARTID. Returns the child's number, or -1.
 template <std::size_t Size>

@@ -68,9 +68,7 @@ bool take_stack() noexcept {
 }
 
 bool start_thread() noexcept {
-  constexpr int kFlags =
-      CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID;
-  return clone_without_handlers(close_by_ending, stack, kFlags, &user) > 0;
+  return clone_without_handlers(close_by_ending, stack, kThreadApart, &user) > 0;
 }
 
 // What else the program closes next is closed then: the thread has no copies by now. (But for files

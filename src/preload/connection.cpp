@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "preload/call_result.hpp"
+#include "preload/kind.hpp"
 #include "preload/log.hpp"
 #include "preload/real.hpp"
 #include "preload/transfer.hpp"
@@ -153,6 +154,11 @@ ssize_t broken(Side& side, int fd) noexcept {
   return fail(-ECONNRESET);
 }
 
+ssize_t call_elsewhere(const Call& call, Guard& guard) noexcept(false) {
+  guard.unlock();
+  return find_side(call.fd) == nullptr ? call.libc_call(call.arguments) : fail(-EBADF);
+}
+
 // Not of the call.
 bool is_of_connection(int error) noexcept {
   constexpr int kOthers[] = {0, EAGAIN, EINTR, EBADF, EFAULT, EINVAL, ENOMEM, ENOBUFS};
@@ -190,6 +196,9 @@ void keep_broken_pipe(Side& side, int fd) noexcept {
 }
 
 void note_room(Side& side, int fd) noexcept {
+  // What unix sockets take is more than their rings hold, see ring_bytes_of().
+  if (side.kind == Kind::tcp && side.out().control != nullptr)
+    side.sender.limit(side.out(), most_in_all(fd));
   int room = 0;
   socklen_t size = sizeof room;
   if (kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_SNDBUF, &room, &size) == 0 && room >= 0)

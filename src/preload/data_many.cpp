@@ -182,7 +182,8 @@ int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
     return send_many(fd, *side, messages, count, flags);
   if (find_udp(fd) == nullptr || !known) [[likely]]
     return real::next<"sendmmsg", Sendmmsg>()(fd, messages, count, flags);
-  return each_of(messages, count, [&](msghdr& message) { return sendmsg(fd, &message, flags); });
+  return each_of(messages, std::min(count, kMostSent),
+                 [&](msghdr& message) { return sendmsg(fd, &message, flags); });
 }
 
 }  // extern "C"

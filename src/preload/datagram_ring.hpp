@@ -17,7 +17,7 @@
 //   | head, gone             |
 //   +------------------------+ 256   written by the sender
 //   | kernel_sent, processor,|
-//   | gone                   |
+//   | gone, sending          |
 //   +------------------------+ 4096  bytes (a power of two): records, each
 //   | size | kernel_before   |       a header of 16 bytes and the datagram, rounded up to 16
 //   | the datagram ...       |
@@ -53,6 +53,7 @@ struct DatagramControl {
   alignas(kFalseSharing) std::atomic<std::uint64_t> kernel_sent;  // completed
   std::atomic<std::uint32_t> sender_processor;                    // where it last ran, plus one
   std::atomic<std::uint32_t> sender_gone;
+  std::atomic<std::uint32_t> sending;  // how many the kernel is just being given
 };
 inline constexpr std::size_t kDatagramControlBytes = 4096;
 inline constexpr std::size_t kMostDatagram = 65507;
@@ -76,10 +77,17 @@ class DatagramSender {
   // False: the receiver sleeps, or there is no room; the datagram goes through the kernel.
   // `bytes` is the sum of the parts, at most kMostDatagram.
   bool send(const iovec* parts, std::size_t count, std::size_t bytes) noexcept;
-  // A datagram has gone through the kernel.
-  void sent_by_kernel() noexcept {
-    // release: pairs with the acquire in kernel_sent(): the datagram is in the kernel by now
-    memory_.control->kernel_sent.store(++kernel_sent_, std::memory_order_release);
+  // Around each that goes through the kernel: a receiver that it wakes may run first, and find more
+  // than have been counted.
+  void begin_sending() noexcept { tell_sending(sending_ + 1); }
+  void end_sending() noexcept {
+    if (sending_ != 0) tell_sending(sending_ - 1);  // else it was given before there was memory
+  }
+  // A datagram has gone through the kernel, or several.
+  void sent_by_kernel(std::uint64_t count = 1) noexcept {
+    kernel_sent_ += count;
+    // release: pairs with the acquire in kernel_sent(): the datagrams are in the kernel by now
+    memory_.control->kernel_sent.store(kernel_sent_, std::memory_order_release);
   }
 
   // The receiver takes nothing more from memory.
@@ -103,12 +111,18 @@ class DatagramSender {
   [[nodiscard]] const DatagramMemory& memory() const noexcept { return memory_; }
 
  private:
+  void tell_sending(std::uint32_t now) noexcept {
+    sending_ = now;
+    // release: pairs with the acquire in sender_sends(): what has been sent is counted by now
+    memory_.control->sending.store(now, std::memory_order_release);
+  }
   [[nodiscard]] bool has_room(std::uint64_t bytes) noexcept;
 
   DatagramMemory memory_;
   std::uint64_t tail_ = 0;
   std::uint64_t head_ = 0;  // as last seen
   std::uint64_t kernel_sent_ = 0;
+  std::uint32_t sending_ = 0;
   std::uint32_t processor_ = 0;
 };
 
@@ -152,6 +166,10 @@ class DatagramReceiver {
   // To be asked before the kernel is found empty, and told after: what it has not given is lost.
   [[nodiscard]] std::uint64_t kernel_sent() const noexcept {
     return memory_.control->kernel_sent.load(std::memory_order_acquire);
+  }
+  // Whether kernel_sent() may not count yet what the kernel has been given.
+  [[nodiscard]] bool sender_sends() const noexcept {
+    return memory_.control->sending.load(std::memory_order_acquire) != 0;
   }
   void kernel_is_empty(std::uint64_t sent) noexcept { kernel_seen_ = sent; }
   // The kernel still owes something that comes before the next: it has dropped that.

@@ -42,6 +42,16 @@ inline void change_registration(int set, int fd, epoll_event event) noexcept {
   kernel(SYS_epoll_ctl, set, EPOLL_CTL_ADD, fd, &event);
 }
 
+// What is told of once has been told of, but not by the kernel. That reports EPOLLERR and EPOLLHUP
+// of whatever is changed, which it does not of what it has told of itself: the event that comes of
+// it, one at most, is known by its data, and is nobody's.
+inline constexpr std::uint64_t kDisarmed = 0x9d5c'fa7c'a11d'15a3;
+inline void disarm(Set& set, int set_fd, int fd) noexcept {
+  change_registration(set_fd, fd, {.events = EPOLLONESHOT, .data = {.u64 = kDisarmed}});
+  set.by_fd[fd].event.events = EPOLLONESHOT;
+  count_wait_for_room(set, fd);
+}
+
 // Whoever waits must be told by the kernel, and nobody but this process would see how.
 inline bool needs_kicks(const Set& set) noexcept {
   return set.waiters.load(std::memory_order_relaxed) == Waiters::kernel && !known_elsewhere(set);
@@ -52,8 +62,8 @@ inline bool needs_kicks(const Set& set) noexcept {
 void kick(Set& set, int set_fd, int fd) noexcept;
 // What kick() has brought about is no news of the program's: puts right the `count` events that
 // have been reported, and returns how many of them are left; and the registration, unless bytes are
-// still in memory that only the kernel can tell of.
-int undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept;
+// still in memory that only the kernel can tell of. Of those who sleep, `own` are the caller.
+int undo_kicks(Set& set, int set_fd, epoll_event* events, int count, std::uint32_t own) noexcept;
 
 // Has hot ones watched that have been taken out; those with news are put back. True if any has.
 // `set_fd` refers to the set, or is -1: nobody is woken. `tells_next`: this thread looks at them

@@ -44,6 +44,7 @@ struct alignas(128) Set {
   std::atomic<std::uint32_t> sleepers{0};  // threads that sleep in the kernel
   std::atomic<std::uint32_t> hot_count{0};
   std::atomic<std::uint32_t> kicked_count{0};
+  std::atomic<std::uint32_t> kick_changes{0};   // kicks made, and undone
   std::atomic<std::uint32_t> wait_for_room{0};  // to send; the kernel tells of it in every call
   std::atomic<std::uint64_t> told_at{0};        // ticks, when the kernel last told of something
   // Shared with children, see known_elsewhere(); null: never only here.

@@ -125,11 +125,26 @@ bool any_hung_up(const epoll_event* events, int count) noexcept {
   });
 }
 
-// After each call of the kernel that asks for events. Returns how many are for the program.
-long kernel_told(Set& set, int set_fd, epoll_event* events, long count) noexcept {
-  if (count > 0) set.told_at.store(now_ticks(), std::memory_order_relaxed);
-  if (set.kicked_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
-    if (const int left = undo_kicks(set, set_fd, events, static_cast<int>(std::max(count, 0L)));
+// A call of the kernel that asks for events; by one of those who sleep, or by none of them.
+struct Asking {
+  std::uint32_t sleeping;
+  std::uint32_t kick_changes;  // before it
+};
+
+// After each. Returns how many events are for the program.
+long kernel_told(Set& set, int set_fd, epoll_event* events, long count,
+                 const Asking& asking) noexcept {
+  if (count > 0) {
+    set.told_at.store(now_ticks(), std::memory_order_relaxed);
+    count = std::remove_if(events, events + count,
+                           [](const epoll_event& one) { return one.data.u64 == kDisarmed; }) -
+            events;
+  }
+  // acquire: pairs with the release in undo_kicks()
+  if (set.kicked_count.load(std::memory_order_acquire) != 0 ||
+      set.kick_changes.load(std::memory_order_relaxed) != asking.kick_changes) [[unlikely]]
+    if (const int left =
+            undo_kicks(set, set_fd, events, static_cast<int>(std::max(count, 0L)), asking.sleeping);
         count > 0)
       count = left;
   if (count > 0 && any_hung_up(events, static_cast<int>(count))) [[unlikely]]
@@ -138,19 +153,30 @@ long kernel_told(Set& set, int set_fd, epoll_event* events, long count) noexcept
 }
 
 long look_at_kernel(Set& set, const Wait& wait, int from) noexcept {
+  const Asking asking{.sleeping = 0,
+                      .kick_changes = set.kick_changes.load(std::memory_order_relaxed)};
   const long told = kernel(SYS_epoll_pwait, wait.fd, wait.events + from, wait.most - from, 0,
                            wait.mask, kKernelMaskSize);
-  return kernel_told(set, wait.fd, wait.events + from, told);
+  return kernel_told(set, wait.fd, wait.events + from, told, asking);
 }
 
 // kNoNews: it was woken, but by nothing that is the program's business.
 constexpr int kNoNews = -2;
-int ask_kernel(Set& set, const Wait& wait) {
+int ask_kernel(Set& set, const Wait& wait, std::uint32_t sleeping) {
+  const Asking asking{.sleeping = sleeping,
+                      .kick_changes = set.kick_changes.load(std::memory_order_relaxed)};
   const int result = wait.libc_call();
   const int error = errno;
-  const long told = kernel_told(set, wait.fd, wait.events, result);
+  const long told = kernel_told(set, wait.fd, wait.events, result, asking);
   errno = error;
   return result > 0 && told == 0 ? kNoNews : static_cast<int>(told);
+}
+
+// What was no news may have taken the place of what is: then it is asked once more.
+int ask_kernel_at_once(Set& set, const Wait& wait) {
+  for (int tries = 0; tries < 2; ++tries)
+    if (const int told = ask_kernel(set, wait, 0); told != kNoNews) return told;
+  return 0;
 }
 
 // What else the kernel has to tell of a socket with bytes in memory: that there is room to send, or
@@ -206,13 +232,7 @@ int look_at_rings(Set& set, const Wait& wait, int from) noexcept {
       told->events |= (entry.event.events & kInput) | also_ready(fd, entry.event);
       entry.idle = 0;
       entry.reported = position;
-      if ((entry.event.events & EPOLLONESHOT) != 0) {
-        // The kernel does not know that it has been told of.
-        epoll_event disarmed{.events = EPOLLONESHOT, .data = entry.event.data};
-        kernel(SYS_epoll_ctl, wait.fd, EPOLL_CTL_MOD, fd, &disarmed);
-        entry.event.events = EPOLLONESHOT;
-        count_wait_for_room(set, fd);
-      }
+      if ((entry.event.events & EPOLLONESHOT) != 0) disarm(set, wait.fd, fd);
     }
     set.next_hot = place;
     for (std::uint32_t i = 0; i < idle_count; ++i) make_cold(set, idle[i]);
@@ -329,7 +349,7 @@ void end_sleep(Set& set, std::uint32_t generation) noexcept {
 int sleep(Set& set, Wait& wait, std::uint32_t generation) {
   settle_before_sleep();
   wait.begin();
-  const int result = ask_kernel(set, wait);
+  const int result = ask_kernel(set, wait, 1);
   if (result == kNoNews) wait.go_on();
   const int error = errno;
   end_sleep(set, generation);
@@ -359,8 +379,8 @@ int wait_in_set(Set& set, Wait& wait) {
       return found;
     }
     if (wait.at_once()) {
-      const int told = ask_kernel(set, wait);
-      return told == kNoNews ? 0 : told;
+      settle_at_times();
+      return ask_kernel_at_once(set, wait);
     }
     if (!stayed && looks_itself(set)) {
       stayed = true;

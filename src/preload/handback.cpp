@@ -263,7 +263,7 @@ class GivingBack {
     if (socket < 0) return 0;
     std::size_t sent = 0;
     {
-      const RoomForAll room(socket, is_unix(side_.kind));
+      const RoomForAll room(socket, side_.in().size);
       sent = send_now(socket, collected_.as_ring(), from, to, side_.has_messages());
     }
     kernel(SYS_close, socket);
@@ -295,7 +295,7 @@ bool leave_sending(Side& side, int fd) noexcept {
   const Guard sending(side.send_lock);
   if (!sending || side.out().control == nullptr) return false;
   const bool first = !side.sender.gone_for_ever();
-  send_last_bytes(side, fd);
+  send_last_bytes(side, fd, true);
   side.sender.leave_ring(side.out());
   return first;
 }
@@ -339,7 +339,7 @@ bool serve_leaving_peer(Side& side, int fd) noexcept {
     }
     std::size_t upto = place.from;
     {
-      const RoomForAll room(fd, is_unix(side.kind));
+      const RoomForAll room(fd, ring.size);
       upto += send_now(fd, ring, place.from, place.to, side.has_messages());
     }
     ring.control->handback.store(upto == place.to ? handback::kServed : given(upto, place.to),
@@ -361,6 +361,37 @@ void give_up_leaving_peer(Side& side, int fd) noexcept {
   side.sender.give_up_leaving_peer();
   reset(side, fd, *side.out().control);
 }
+
+// A process may have many peers that never come to an end, and closes them one by one. So what
+// its closes have waited for such is bounded in all, but in time there is something again to wait
+// with: others come to an end, if they are given a moment.
+class PatienceWithClosing {
+ public:
+  std::int64_t longest() noexcept {
+    const std::int64_t left = kInAll - wasted(now_ns());
+    return std::clamp(left, kMoment, kLongestBeforeClosing);
+  }
+  void wasted_more(std::int64_t time) noexcept {
+    const std::int64_t now = now_ns();
+    wasted_.store(wasted(now) + time, std::memory_order_relaxed);
+    since_.store(now, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::int64_t kInAll = 2 * kLongestBeforeClosing;
+  static constexpr std::int64_t kMoment = 20 * kMillisecond;
+  static constexpr std::int64_t kForgottenIn = 30;  // times as long
+
+  [[nodiscard]] std::int64_t wasted(std::int64_t now) const noexcept {
+    const std::int64_t forgotten = (now - since_.load(std::memory_order_relaxed)) / kForgottenIn;
+    return std::max<std::int64_t>(wasted_.load(std::memory_order_relaxed) - forgotten, 0);
+  }
+
+  // In nanoseconds. Two threads at once may lose what one of them adds.
+  std::atomic<std::int64_t> wasted_{0};
+  std::atomic<std::int64_t> since_{0};
+};
+constinit PatienceWithClosing with_closing;
 
 // Until `end`. False if a signal came.
 bool wait_for_leaving_peer(Side& side, int fd, std::int64_t end) noexcept {
@@ -419,19 +450,23 @@ void take_last_doorbell(Side& side, int fd) noexcept {
   take_doorbell(side, fd);
 }
 
-void send_last_bytes(Side& side, int fd) noexcept {
+void send_last_bytes(Side& side, int fd, bool goes_on) noexcept {
   const Ring& ring = side.out();
   // In all, whatever interrupts it, and however often the peer leaves.
-  const std::int64_t end = now_ns() + kLongestBeforeClosing;
+  const std::int64_t start = now_ns();
+  const std::int64_t end = start + (goes_on ? kLongestBeforeClosing : with_closing.longest());
+  const bool had_given_up = side.sender.gave_up_leaving_peer();
   do {
     while (!wait_for_leaving_peer(side, fd, end)) continue;
-    const RoomForAll room(fd, is_unix(side.kind) && side.sender.unread(ring) != 0);
+    const RoomForAll room(fd, side.sender.unread(ring) != 0 ? ring.size : 0);
     reclaim(side, fd, true);
     // A peer that has begun to leave meanwhile holds some of them. In one order with collect():
     // either it finds the ring empty or this sees that it has asked.
     std::atomic_thread_fence(std::memory_order_seq_cst);
   } while (!side.sender.gave_up_leaving_peer() &&
            is_under_way(ring.control->handback.load(std::memory_order_seq_cst)));
+  if (!goes_on && !had_given_up && side.sender.gave_up_leaving_peer())
+    with_closing.wasted_more(now_ns() - start);
 }
 
 void hand_back(Side& side, int fd, Reason reason) noexcept {

@@ -48,7 +48,8 @@ void take_doorbell(Side& side, int fd) noexcept;
 // lock.
 void take_last_doorbell(Side& side, int fd) noexcept;
 // Before this end closes, shuts down or leaves: all that it has sent is the kernel's. Holds the
-// sender's lock.
-void send_last_bytes(Side& side, int fd) noexcept;
+// sender's lock. Where the connection goes on by the kernel, a peer that is leaving as well has its
+// time, however much of it others have wasted.
+void send_last_bytes(Side& side, int fd, bool goes_on = false) noexcept;
 
 }  // namespace farcall::preload

@@ -55,7 +55,7 @@ FILE* fdopen(int fd, const char* mode) {
   FILE* const stream = real::next<"fdopen", FILE*(int, const char*)>()(fd, mode);
   if (stream != nullptr && in_own_process()) {
     const int error = errno;
-    release(forget(fd));
+    release(forget(fd), Ending::goes_on);
     udp_forget(fd);
     errno = error;
   }

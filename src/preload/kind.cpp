@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <iterator>
 
@@ -216,11 +217,23 @@ Agreement compare_with_peer(int fd, Side& side, const Direction& in,
   return agreement;
 }
 
+std::size_t most_in_all(int fd) noexcept {
+  // What the kernel takes may go beyond its limit by one piece; and it counts its own memory for
+  // them, too, which is little beside long ones.
+  constexpr std::size_t kLastPiece = std::size_t{64} << 10;
+  const std::size_t room = send_room_of(fd);
+  return room <= kLastPiece ? 0 : (room - kLastPiece) / 8 * 7;
+}
+
 // What the kernel takes of a unix stream is little, and all that is in the ring may have to go
-// there at once beside what it has already, see RoomForAll.
-std::size_t ring_bytes_of(Kind kind) noexcept {
+// there at once beside what it has already, see RoomForAll. Of TCP the sender sees to it, who knows
+// what it takes; a ring that could never be full would only spread over more memory.
+std::size_t ring_bytes_of(int fd, Kind kind) noexcept {
+  constexpr std::size_t kLeast = 4096;
   constexpr std::size_t kMostOfUnix = std::size_t{128} << 10;
-  return kind == Kind::tcp ? settings().ring_bytes : std::min(settings().ring_bytes, kMostOfUnix);
+  const std::size_t most =
+      kind == Kind::tcp ? std::max(std::bit_ceil(most_in_all(fd)), kLeast) : kMostOfUnix;
+  return std::min(settings().ring_bytes, most);
 }
 
 bool has_ordinary_options(int fd, Kind kind) noexcept {
@@ -229,8 +242,10 @@ bool has_ordinary_options(int fd, Kind kind) noexcept {
                              {SOL_SOCKET, SO_TIMESTAMPING, 0},    {SOL_SOCKET, SO_ZEROCOPY, 0},
                              {IPPROTO_TCP, TCP_INQ, 0},           {IPPROTO_TCP, TCP_CORK, 0},
                              {SOL_SOCKET, SO_MAX_PACING_RATE, -1}};
-  constexpr Option kUnix[] = {
-      {SOL_SOCKET, SO_PASSCRED, 0}, {SOL_SOCKET, SO_PASSSEC, 0}, {SOL_SOCKET, SO_PASSPIDFD, 0}};
+  constexpr Option kUnix[] = {{SOL_SOCKET, SO_PASSCRED, 0},
+                              {SOL_SOCKET, SO_PASSSEC, 0},
+                              {SOL_SOCKET, SO_PASSPIDFD, 0},
+                              {SOL_SOCKET, SO_INQ, 0}};
   constexpr Option kMessages[] = {{SOL_SOCKET, SO_TIMESTAMP, 0},
                                   {SOL_SOCKET, SO_TIMESTAMPNS, 0},
                                   {SOL_SOCKET, SO_TIMESTAMPING, 0},

@@ -27,8 +27,11 @@ Agreement compare_offsets(int fd, Side& side) noexcept;
 // The same where it does not: with what the other end has counted.
 Agreement compare_with_peer(int fd, Side& side, const Direction& in, const Direction& out) noexcept;
 
+// Bytes of a TCP connection that the kernel takes of this end, whatever becomes of it: beside what
+// its receiver has not read. See RoomForAll.
+std::size_t most_in_all(int fd) noexcept;
 // Bytes per direction.
-std::size_t ring_bytes_of(Kind kind) noexcept;
+std::size_t ring_bytes_of(int fd, Kind kind) noexcept;
 
 // Options that a socket may have from the one that listened, or from a program that was executed
 // before, see changes_the_stream().

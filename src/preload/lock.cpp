@@ -4,7 +4,6 @@
 #include <poll.h>
 
 namespace farcall::preload {
-namespace {
 
 // A process that nobody has waited for yet still has its number, but is told of by its pidfd.
 bool is_dead(std::uint32_t thread) noexcept {
@@ -15,8 +14,6 @@ bool is_dead(std::uint32_t thread) noexcept {
   kernel(SYS_close, fd);
   return dead;
 }
-
-}  // namespace
 
 bool Lock::lock_slowly() noexcept {
   constexpr unsigned kSpins = 200;

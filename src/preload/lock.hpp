@@ -24,6 +24,9 @@ inline std::uint32_t this_thread() noexcept {
   return known_thread;
 }
 
+// Whether the process or the thread of that number has ended.
+bool is_dead(std::uint32_t thread) noexcept;
+
 // Held for as long as it takes to copy, never while waiting for anybody. No signal handler runs in
 // a thread that holds one.
 class Lock {

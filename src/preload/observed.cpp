@@ -154,9 +154,13 @@ void tap_datagram(observe::Half& half, const msghdr& message, std::size_t bytes)
   observe::tap(half, message.msg_iov, message.msg_iovlen, bytes, {});
 }
 
+void observe_closed(const Side& side) noexcept {
+  observe::Counters* const entry = side.own().observed;
+  if (entry != nullptr && observe::is_tapped(&entry->sent)) [[unlikely]]
+    observe::tap_closed(entry->sent, passed_of(side));
+}
+
 void stop_observing(Side& side) noexcept {
-  if (side.own().observed != nullptr && observe::is_tapped(&side.own().observed->sent)) [[unlikely]]
-    observe::tap_closed(side.own().observed->sent, passed_of(side));
   observe::Counters* const entry = std::exchange(side.own().observed, nullptr);
   if (!std::exchange(side.own().kept, false)) observe::close(entry);
 }

@@ -27,7 +27,10 @@ void observe_joined(Side& side, int memory) noexcept;
 // It will not be. Its entry stays, though nobody counts there any more, until the number is used
 // for another connection: who looks asks the kernel whether it still means this socket.
 void observe_given_up(int fd, Side& side, Reason reason) noexcept;
-// It has ended in this process. Holds `life`, not the locks of the side.
+// Nobody holds it any more: both directions have ended here.
+void observe_closed(const Side& side) noexcept;
+// It has ended in this process, or the library knows it no longer. Holds `life`, not the locks of
+// the side.
 void stop_observing(Side& side) noexcept;
 
 // One direction between two UDP sockets, through this memory.

@@ -12,6 +12,15 @@
 #ifndef TCP_INQ
 #define TCP_INQ 36
 #endif
+#ifndef SO_INQ
+#define SO_INQ 84
+#endif
 #ifndef SO_PASSPIDFD
 #define SO_PASSPIDFD 76
+#endif
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+#ifndef SOCK_SNDBUF_LOCK
+#define SOCK_SNDBUF_LOCK 1
 #endif

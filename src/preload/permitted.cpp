@@ -2,9 +2,12 @@
 #include "preload/permitted.hpp"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <linux/netlink.h>
+#include <linux/sockios.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -18,6 +21,7 @@
 #include "preload/clone.hpp"
 #include "preload/lock.hpp"
 #include "preload/log.hpp"
+#include "preload/options.hpp"
 #include "preload/real.hpp"
 #include "preload/upgrade.hpp"
 
@@ -47,7 +51,12 @@ constexpr SystemCall kCalls[] = {
     {SYS_sendmsg, {kNone}},
     {SYS_recvmsg, {kNone}},
     {SYS_getsockopt, {kNone, SOL_SOCKET, SO_COOKIE}},
+    {SYS_getsockopt, {kNone, SOL_SOCKET, SO_SNDBUF}},
+    {SYS_getsockopt, {kNone, SOL_SOCKET, SO_BUF_LOCK}},
+    {SYS_ioctl, {kNone, SIOCOUTQ}},
     {SYS_setsockopt, {kNone, SOL_SOCKET, SO_SNDBUF}},
+    {SYS_setsockopt, {kNone, SOL_SOCKET, SO_SNDBUFFORCE}},
+    {SYS_setsockopt, {kNone, SOL_SOCKET, SO_BUF_LOCK}},
     {SYS_getsockname, {kNone}},
     {SYS_getpeername, {kNone}},
     {SYS_memfd_create, {0, MFD_CLOEXEC | MFD_ALLOW_SEALING}},
@@ -64,6 +73,7 @@ constexpr SystemCall kCalls[] = {
     {SYS_getresuid, {}},
     {SYS_gettid, {}},
     {SYS_getpid, {}},
+    {SYS_getppid, {}},
     {SYS_tgkill, {kNone}},
     {SYS_rt_tgsigqueueinfo, {kNone, kNone, 1}},
     {SYS_pselect6, {kNone}},
@@ -86,6 +96,20 @@ constexpr SystemCall kCalls[] = {
 // Shared with a child that has this process's memory.
 std::atomic<std::size_t> tried{0};
 
+int end_at_once(void*) noexcept {
+  kernel(SYS_exit, 0);
+  return 0;
+}
+
+// Such as close_apart() makes: a filter may judge by how a thread is made.
+void try_thread() noexcept {
+  alignas(16) static std::byte stack[4096];
+  static std::atomic<std::uint32_t> runs{1};  // the kernel clears it
+  if (clone_without_handlers(end_at_once, stack, kThreadApart, &runs) < 0) return;
+  while (runs.load(std::memory_order_acquire) != 0)
+    kernel(SYS_futex, &runs, FUTEX_WAIT, 1, nullptr, nullptr, 0);
+}
+
 // A filter may end this process.
 int try_calls(void*) noexcept {
   struct {
@@ -102,6 +126,8 @@ int try_calls(void*) noexcept {
     kernel(number, a[0], a[1], a[2], a[3]);
     tried.fetch_add(1, std::memory_order_relaxed);
   }
+  try_thread();
+  tried.fetch_add(1, std::memory_order_relaxed);
   kernel(SYS_exit_group, 0);
   return 0;
 }
@@ -114,10 +140,17 @@ bool try_in_child() noexcept {
   // No signal tells of its end, and only those who ask for such children find it.
   if (child > 0 && count != 0) kernel(SYS_wait4, child, nullptr, __WCLONE, nullptr);
   // Where there can be no child, nobody knows.
-  return child > 0 && count == std::size(kCalls);
+  return child > 0 && count == std::size(kCalls) + 1;
 }
 
 }  // namespace
+
+namespace {
+enum : int { kUnknown, kNo, kYes };
+constinit std::atomic<int> known{kUnknown};
+}  // namespace
+
+bool is_known_to_be_permitted() noexcept { return known.load(std::memory_order_acquire) == kYes; }
 
 // By calls that the dynamic linker has made already: a filter may end who calls prctl().
 bool may_be_filtered() noexcept {
@@ -143,8 +176,6 @@ bool may_be_filtered() noexcept {
 }
 
 bool acceleration_is_permitted() noexcept {
-  enum : int { kUnknown, kNo, kYes };
-  static constinit std::atomic<int> known{kUnknown};
   static constinit Lock trying;
   if (const int answer = known.load(std::memory_order_acquire); answer != kUnknown) [[likely]]
     return answer == kYes;

@@ -9,6 +9,9 @@ namespace farcall::preload {
 // Where it does not, no connection is looked at from the first question on.
 [[nodiscard]] bool acceleration_is_permitted() noexcept;
 
+// Whether that has been asked, and it does.
+[[nodiscard]] bool is_known_to_be_permitted() noexcept;
+
 // Whether a filter may judge this thread's system calls at this moment; true where the kernel does
 // not say.
 [[nodiscard]] bool may_be_filtered() noexcept;

@@ -52,7 +52,7 @@ void forget_drained() noexcept {
       kernel(SYS_nanosleep, &moment, nullptr);
       drained = is_drained(*side);
     }
-    if (drained) release(forget(fd));
+    if (drained) release(forget(fd), Ending::goes_on);
   }
 }
 

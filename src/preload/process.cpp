@@ -157,6 +157,29 @@ int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t*
                                              environment);
 }
 
+// Of a newer C library than this one may have been built with.
+int pidfd_spawn(int* pidfd, const char* path, const posix_spawn_file_actions_t* actions,
+                const posix_spawnattr_t* attributes, char* const* arguments,
+                char* const* environment) {
+  using Spawn = int(int*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*,
+                    char* const*, char* const*);
+  Spawn* const next = real::next<"pidfd_spawn", Spawn>();
+  if (next == nullptr) return ENOSYS;
+  hand_back_inherited();
+  return next(pidfd, path, actions, attributes, arguments, environment);
+}
+
+int pidfd_spawnp(int* pidfd, const char* file, const posix_spawn_file_actions_t* actions,
+                 const posix_spawnattr_t* attributes, char* const* arguments,
+                 char* const* environment) {
+  using Spawn = int(int*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*,
+                    char* const*, char* const*);
+  Spawn* const next = real::next<"pidfd_spawnp", Spawn>();
+  if (next == nullptr) return ENOSYS;
+  hand_back_inherited();
+  return next(pidfd, file, actions, attributes, arguments, environment);
+}
+
 int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int from, int to) {
   leave_socket(from);
   using Add = decltype(posix_spawn_file_actions_adddup2);

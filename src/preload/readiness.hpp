@@ -42,13 +42,20 @@ inline bool readable_now(int fd) noexcept {
   return udp != nullptr && udp_readable(*udp);
 }
 
+// Of a datagram socket.
+inline bool has_error_kept(int fd) noexcept {
+  const UdpSocket* const udp = find_udp(fd);
+  return udp != nullptr && udp->kept_error.load(std::memory_order_relaxed) != 0;
+}
+
 // One end has shut down or closed, so the kernel has more to tell than that there are bytes.
 inline bool has_ended(int fd) noexcept {
   const Side* const side = find_side(fd);
   // A datagram socket that is shut down is the kernel's.
   if (side == nullptr) {
     const UdpSocket* const udp = find_udp(fd);
-    return udp != nullptr && udp->kernel_only.load(std::memory_order_relaxed);
+    return udp != nullptr &&
+           (udp->kernel_only.load(std::memory_order_relaxed) || has_error_kept(fd));
   }
   const Direction* const in = side->in().control;
   return in != nullptr && (in->sender_said.load(std::memory_order_relaxed) != 0 ||

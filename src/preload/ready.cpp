@@ -39,7 +39,8 @@ int add_rings(pollfd* fds, nfds_t count, int ready) noexcept {
   for (nfds_t i = 0; i < count; ++i) {
     if ((fds[i].events & kPollInput) == 0 || !readable_now(fds[i].fd)) continue;
     if (fds[i].revents == 0) ++ready;
-    fds[i].revents = static_cast<short>(fds[i].revents | (fds[i].events & kPollInput));
+    const int news = has_error_kept(fds[i].fd) ? POLLERR : fds[i].events & kPollInput;
+    fds[i].revents = static_cast<short>(fds[i].revents | news);
   }
   return ready;
 }
@@ -105,6 +106,7 @@ int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, Libc
   Waited waited(ours);
   for (nfds_t i = 0; i < count; ++i)
     if (fds[i].fd >= 0 && (fds[i].events & kPollInput) != 0) waited.add(fds[i].fd);
+  if (at_once) settle_at_times();
   Question question(fds, count);
   const auto look = [&]() -> int {
     timespec none{};
@@ -233,6 +235,7 @@ int select_for(const Select& call, bool at_once, LibcCall libc_call) {
   for_each_in(words_of(call.read), highest + 1, [&](int fd) {
     if (concerns_us(fd)) waited.add(fd);
   });
+  if (at_once) settle_at_times();
   if (call.count > FD_SETSIZE) return select_large(call, waited, at_once, libc_call);
   const auto look = [&] { return examine(call, highest, at_once); };
   if (at_once) return look();

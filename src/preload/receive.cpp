@@ -446,6 +446,8 @@ ssize_t receive_nothing(Side& side, const Call& call, Guard& guard) {
 ssize_t receive_once(Side& side, const Call& call) {
   Guard guard(side.receive_lock);
   if (!guard) return fail(-EINTR);
+  if (is_elsewhere(side, call)) [[unlikely]]
+    return call_elsewhere(call, guard);
   // Bytes come before an error, messages behind it.
   if (side.error_kept.load(std::memory_order_relaxed) != 0 &&
       (side.has_messages() || !has_bytes(side, call.fd)))

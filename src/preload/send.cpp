@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Calls of a program that send.
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <cstring>
@@ -91,7 +93,7 @@ ssize_t no_room(const Side& side, int fd) noexcept {
   if ((poll_now(fd, POLLOUT) & POLLOUT) == 0) return fail(-EAGAIN);
   // Each has the kernel wake whoever waits for room, and is set to what it was.
   if (is_unix(side.kind)) {
-    const RoomForAll raised_and_lowered(fd, true);
+    const RoomForAll raised_and_lowered(fd, side.out().size);
   } else {
     int value = 0;
     socklen_t size = sizeof value;
@@ -99,6 +101,21 @@ ssize_t no_room(const Side& side, int fd) noexcept {
       kernel(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, size);
   }
   return fail(-EAGAIN);
+}
+
+// What the receiver's end of the kernel holds is in nobody's way.
+[[gnu::noinline]] Sender::Way way_if_crowded(Side& side, int fd) noexcept {
+  int waits = 0;
+  if (kernel(SYS_ioctl, fd, SIOCOUTQ, &waits) < 0 || waits < 0 ||
+      static_cast<std::size_t>(waits) > side.sender.most_beside())
+    return Sender::Way::kernel;
+  return side.sender.way(side.out(), true);
+}
+
+// Where the next byte goes, see Sender::way().
+[[gnu::always_inline]] inline Sender::Way way(Side& side, int fd) noexcept {
+  const Sender::Way way = side.sender.way(side.out());
+  return way == Sender::Way::crowded ? way_if_crowded(side, fd) : way;
 }
 
 // Waits for a peer that is leaving the ring, if it is. Zero, or what the call returns.
@@ -269,7 +286,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
   for (unsigned waits = 0;;) {
     const auto sent = [&] { return static_cast<ssize_t>(wanted - from.left()); };
     if (is_gone(side, generation)) return sent() != 0 ? sent() : fail(-EBADF);
-    switch (side.sender.way(side.out())) {
+    switch (way(side, call.fd)) {
       case Sender::Way::broken: return broken(side, call.fd);
       case Sender::Way::ring: {
         check_peer(side, call.fd);
@@ -293,6 +310,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
         }
         continue;
       }
+      case Sender::Way::crowded:
       case Sender::Way::kernel: break;
     }
     // With nothing sent it is this call that tells.
@@ -316,9 +334,21 @@ bool may_have_no_bytes(const Call& call) noexcept {
   return has_bad_part(call.parts, call.count) || Span(call.parts, call.count).left() == 0;
 }
 
+// What is urgent stands at a place in the kernel's stream, and the receiver may never read it,
+// which nobody tells who counts.
+bool is_urgent(const Side& side, const Call& call) noexcept {
+  return (call.flags & MSG_OOB) != 0 && !side.has_messages();
+}
+
 ssize_t send_all_by_kernel(Side& side, const Call& call, Afterwards afterwards) {
   Guard guard(side.send_lock);
   if (!guard) return fail(-EINTR);
+  if (is_elsewhere(side, call)) return call_elsewhere(call, guard);
+  if (is_urgent(side, call)) {
+    afterwards = Afterwards::kernel;
+    if (side.out().control != nullptr)
+      side.out().control->urgent_sent.store(1, std::memory_order_relaxed);
+  }
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   if (side.out().control != nullptr) {
     while (!leave_ring_for_kernel(side, call.fd))
@@ -346,6 +376,14 @@ ssize_t send_all_by_kernel(Side& side, const Call& call, Afterwards afterwards) 
   return sent;
 }
 
+// No bytes need no room, and come behind none: the kernel only looks whether it could send.
+ssize_t send_nothing(Side& side, const Call& call, Guard& guard) {
+  guard.unlock();
+  const ssize_t sent = call.libc_call(call.arguments);
+  if (sent < 0 && errno == ECONNRESET) side.reset_told = true;
+  return sent;
+}
+
 // A message goes whole or not at all.
 ssize_t send_message(Side& side, const Call& call, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
@@ -354,8 +392,9 @@ ssize_t send_message(Side& side, const Call& call, Guard& guard) {
   bool cut = false;
   for (unsigned waits = 0;;) {
     if (is_gone(side, generation)) return fail(-EBADF);
-    switch (side.sender.way(side.out())) {
+    switch (way(side, call.fd)) {
       case Sender::Way::broken: return broken(side, call.fd);
+      case Sender::Way::crowded:
       case Sender::Way::kernel: return send_through_kernel(side, call, message, true, cut, guard);
       case Sender::Way::ring: break;
     }
@@ -403,6 +442,8 @@ ssize_t send_packet(Side& side, const Call& call) {
     const std::size_t length = Span(call.parts, call.count).left();
     Guard guard(side.send_lock);
     if (!guard) return fail(-EINTR);
+    if (is_elsewhere(side, call)) [[unlikely]]
+      return call_elsewhere(call, guard);
     if (side.out().control != nullptr) {
       const std::size_t room = side.room.load(std::memory_order_relaxed);
       // Kernels differ in whether one of no bytes, unread, is a reason for a reset.
@@ -443,7 +484,7 @@ ssize_t send_to(Side& side, const Call& call) noexcept(false) {
       return fail(-error);
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return send_by_kernel(side, call, Afterwards::ring);
-  // What is urgent stands at a place in the kernel's stream, and what is not copied stays there.
+  // What is not copied stays in the kernel's stream; and see is_urgent().
   constexpr int kKernelOnly = MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN;
   if ((call.flags & kKernelOnly) != 0) {
     if ((call.flags & MSG_OOB) != 0) note_reason(side, Reason::urgent);
@@ -452,9 +493,12 @@ ssize_t send_to(Side& side, const Call& call) noexcept(false) {
   {
     Guard guard(side.send_lock);
     if (!guard) return fail(-EINTR);
+    if (is_elsewhere(side, call)) [[unlikely]]
+      return call_elsewhere(call, guard);
     if (side.out().control != nullptr) {
       if (call.count > kMostParts) return fail(-EINVAL);
       if (Span(call.parts, call.count).left() != 0) return send_accelerated(side, call, guard);
+      return send_nothing(side, call, guard);
     }
   }
   return send_by_kernel(side, call, Afterwards::ring);

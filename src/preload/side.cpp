@@ -13,12 +13,14 @@
 #include "preload/close_apart.hpp"
 #include "preload/fork.hpp"
 #include "preload/handback.hpp"
+#include "preload/holders.hpp"
 #include "preload/listeners.hpp"
 #include "preload/log.hpp"
 #include "preload/observed.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
+#include "preload/udp.hpp"
 #include "preload/vacant.hpp"
 
 namespace farcall::preload {
@@ -121,6 +123,7 @@ void vacate(Side& side) noexcept {
 void vacate_the_left(Slab& all) noexcept {
   constexpr std::int64_t kLongAgo = 1'000'000'000;
   const Guard guard(life);
+  count_out_the_dead();
   const std::int64_t now = now_ns();
   for (std::uint32_t i = 0; i < kMostSides; ++i) {
     Side& side = all.sides[i];
@@ -149,14 +152,23 @@ void for_each_own(Change change) noexcept {
 
 void before_fork() noexcept {
   life.lock();
-  for_each_own([](Side& side) { side.processes.fetch_add(1, std::memory_order_relaxed); });
+  expect_child();
+  // Where this process has left already, the child alone is a holder.
+  const bool holds = !left.load(std::memory_order_relaxed);
+  for_each_own([holds](Side& side) {
+    side.processes.fetch_add(1, std::memory_order_relaxed);
+    note_held_by_child(index_of(side));
+    if (holds) note_held(index_of(side));
+  });
 }
 
 void in_parent() noexcept { life.unlock(); }
 
 void in_child() noexcept {
   left.store(false, std::memory_order_relaxed);
+  const pid_t parent = pid.load(std::memory_order_relaxed);
   forget_before_fork_in_child();
+  take_childs_place(parent);
   const auto last = static_cast<std::size_t>(highest_private.load(std::memory_order_relaxed)) / 64;
   for (std::size_t word = 0; word <= last; ++word) {
     std::uint64_t bits = detail::private_descriptors[word].exchange(0, std::memory_order_relaxed);
@@ -239,6 +251,8 @@ Side* make_side(Kind kind, bool connector) noexcept {
   side->guest = -1;
   side->processes.store(1, std::memory_order_relaxed);
   side->generation.store(generation, std::memory_order_relaxed);
+  const Guard guard(life);
+  note_held(index_of(*side));
   return side;
 }
 
@@ -254,6 +268,7 @@ void adopt(int fd, Side& side) noexcept {
 void leave_process(Leaving how) noexcept {
   if (left.load(std::memory_order_relaxed) || !in_own_process() || left.exchange(true)) return;
   settle_everything();
+  if (how != Leaving::goes_on) udp_process_leaves();
   // The kernel would take a doorbell for bytes that nobody has read, and reset the connection, if
   // nobody else holds it.
   constexpr std::int64_t kLongest = 2'000'000'000;  // with peers that are stopped
@@ -278,6 +293,8 @@ void leave_process(Leaving how) noexcept {
     side->receive_lock.unlock();
   }
   const std::int64_t now = now_ns();
+  const Guard guard(life);
+  note_all_dropped();
   for_each_own([now](Side& side) {
     side.left_at.store(now, std::memory_order_relaxed);
     if (!side.other_holders_unknown) side.processes.fetch_sub(1, std::memory_order_acq_rel);
@@ -285,6 +302,8 @@ void leave_process(Leaving how) noexcept {
 }
 
 void stay_in_process() noexcept {
+  if (!left.load(std::memory_order_relaxed)) return;
+  const Guard guard(life);
   if (!left.exchange(false)) return;
   for (int fd = 0; fd <= highest_descriptor(); ++fd)
     if (Side* const side = find_side(fd); side != nullptr && side->own().resets_at_end) {
@@ -292,7 +311,9 @@ void stay_in_process() noexcept {
       set_linger(fd, side->own().linger_before);
     }
   for_each_own([](Side& side) {
-    if (!side.other_holders_unknown) side.processes.fetch_add(1, std::memory_order_acq_rel);
+    if (side.other_holders_unknown) return;
+    side.processes.fetch_add(1, std::memory_order_acq_rel);
+    note_held(index_of(side));
   });
 }
 
@@ -320,6 +341,7 @@ Released forget(int fd) noexcept {
     // A process that is about to end has been counted out already.
     if (left.load(std::memory_order_relaxed))
       return {.side = side->processes.load(std::memory_order_acquire) <= 0 ? side : nullptr};
+    note_dropped(index_of(*side));
     std::int32_t alone = 1;
     if (side->processes.compare_exchange_strong(alone, 0, std::memory_order_acq_rel))
       return {.side = side};
@@ -346,6 +368,7 @@ void forget_inherited() noexcept {
     stop_observing(*side);
     retire(*side);
     side->left_at.store(now, std::memory_order_relaxed);
+    note_dropped(index_of(*side));
     side->processes.fetch_sub(1, std::memory_order_acq_rel);
   }
 }
@@ -380,7 +403,7 @@ void say_closed(Released released, int fd) noexcept {
   if (unread) set_linger(fd, kResets);
 }
 
-void release(Released released) noexcept {
+void release(Released released, Ending ending) noexcept {
   Side* side = released.side;
   if (side == nullptr) return;
   forget_put(*side);
@@ -393,6 +416,7 @@ void release(Released released) noexcept {
     side->stage.store(Side::kNever, std::memory_order_relaxed);
   }
   clear_rings(*side);
+  if (ending == Ending::closed) observe_closed(*side);
   stop_observing(*side);
   retire(*side);
   vacate(*side);

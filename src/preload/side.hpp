@@ -171,7 +171,9 @@ void say_closed(Released released, int fd) noexcept;
 // In a child of another PID namespace: all that it has inherited, without their locks, which say
 // by a number of this process's namespace who holds them. They are the kernel's by then.
 void forget_inherited() noexcept;
-void release(Released released) noexcept;
+// Whether the connection ends here, or goes on without the library.
+enum class Ending : bool { closed, goes_on };
+void release(Released released, Ending ending = Ending::closed) noexcept;
 
 // This process will hold its sides no longer: it ends, executes another program, which closes
 // those that the program has not handed back, or goes on without the library. Once only, until

@@ -138,37 +138,35 @@ bool is_known(int fd) noexcept {
          is_private(fd) || is_ring(fd);
 }
 
-// After a successful duplication. `was_open`: as something that is not the library's.
-int duplicated(int from, int to, bool was_open = false) noexcept {
-  Side* const side = find_side(from);
+// Before a copy is where it is read and written without the library.
+void leave_to_copy(int fd) noexcept {
+  if (Side* const side = find_side(fd))
+    hand_back(*side, fd, Reason::passed);
+  else if (UdpSocket* const udp = find_udp(fd))
+    udp_leave(*udp);
+}
+
+// After a successful duplication. `left`: leave_to_copy() has been called before.
+int duplicated(int from, int to, bool left = false) noexcept {
   if (to < 0) return to;
   epoll_duplicated(from, to);
-  if (side == nullptr) {
-    UdpSocket* const udp = find_udp(from);
-    if (udp == nullptr && !is_known(to)) return to;
-    if (!in_own_process()) {
-      if (udp != nullptr) udp_leave(*udp);
-      return to;
-    }
-    forget_stale(to);
-    if (udp == nullptr) return to;
-    if (to <= STDERR_FILENO || was_open) {
-      udp_leave(*udp);
-    } else {
-      if (is_registered(from)) (void)udp_watch_for_good(*udp, from);
-      udp_duplicated(*udp, to);
-    }
-    return to;
-  }
-  if (!in_own_process() || to <= STDERR_FILENO || was_open) {
+  Side* const side = find_side(from);
+  UdpSocket* const udp = side == nullptr ? find_udp(from) : nullptr;
+  if (side == nullptr && udp == nullptr && !is_known(to)) return to;
+  const bool here = in_own_process();
+  if (here) forget_stale(to);
+  if (left) return to;
+  if (!here || to <= STDERR_FILENO) {
     // Standard streams are read and written inside the C library; and a child that is about to
     // execute a program shares this memory, but not these descriptors.
-    hand_back(*side, from, Reason::passed);
-    return to;
+    leave_to_copy(from);
+  } else if (side != nullptr) {
+    if (is_registered(from)) side->stay_watched.store(true, std::memory_order_relaxed);
+    adopt(to, *side);
+  } else if (udp != nullptr) {
+    if (is_registered(from)) (void)udp_watch_for_good(*udp, from);
+    udp_duplicated(*udp, to);
   }
-  if (is_registered(from)) side->stay_watched.store(true, std::memory_order_relaxed);
-  forget_stale(to);
-  adopt(to, *side);
   return to;
 }
 
@@ -180,15 +178,21 @@ long duplicate(int from, int to) noexcept {
 #endif
 }
 
+// What is open there may be read and written inside the C library, as a stream, and by other
+// threads at any time, past the library.
+bool is_used_past_the_library(int fd) noexcept {
+  return find_side(fd) == nullptr && find_udp(fd) == nullptr && !is_private(fd) &&
+         kernel(SYS_fcntl, fd, F_GETFD) >= 0;
+}
+
 // `call` is dup2() or dup3().
 template <class Duplicate>
 int duplicate_onto(int from, int to, Duplicate call) noexcept {
-  if (from == to || !is_known(to) || kernel(SYS_fcntl, from, F_GETFD) < 0 || !in_own_process()) {
-    // What was open there may be read and written inside the C library, as a stream.
-    const bool was_open =
-        is_known(from) && from != to && !is_confined() && kernel(SYS_fcntl, to, F_GETFD) >= 0;
-    return duplicated(from, static_cast<int>(with_errno(call())), was_open);
-  }
+  const bool leave = is_known(from) && from != to && !is_confined() &&
+                     is_used_past_the_library(to) && kernel(SYS_fcntl, from, F_GETFD) >= 0;
+  if (leave) leave_to_copy(from);
+  if (from == to || !is_known(to) || kernel(SYS_fcntl, from, F_GETFD) < 0 || !in_own_process())
+    return duplicated(from, static_cast<int>(with_errno(call())), leave);
   if (is_private(to)) forget_private(to);  // the program's from now on
   forget_ring(to);
   leave_what_stays_registered(to);
@@ -199,7 +203,7 @@ int duplicate_onto(int from, int to, Duplicate call) noexcept {
   const long result = call();
   ends_made.fetch_add(1, std::memory_order_relaxed);
   release(last);
-  return duplicated(from, static_cast<int>(with_errno(result)));
+  return duplicated(from, static_cast<int>(with_errno(result)), leave);
 }
 
 long control_descriptor(int fd, int command, unsigned long argument) noexcept {
@@ -362,6 +366,13 @@ int fcntl(int fd, int command, ...) {
   return static_cast<int>(control_descriptor(fd, command, argument));
 }
 
+int __fcntl(int fd, int command, ...) {
+  va_list arguments;
+  va_start(arguments, command);
+  const auto argument = va_arg(arguments, unsigned long);
+  va_end(arguments);
+  return fcntl(fd, command, argument);
+}
 int fcntl64(int fd, int command, ...) {
   va_list arguments;
   va_start(arguments, command);
@@ -400,6 +411,11 @@ int ioctl(int fd, unsigned long request, ...) {
       (void)side->receiver.next(side->in());
       count += static_cast<int>(unread_in_ring(*side));
     }
+  } else if (request == SIOCOUTQ && is_unix(side->kind)) {
+    // Who counts down to know that all has been read must not come to zero early.
+    const Guard guard(side->send_lock);
+    if (side->out().control != nullptr)
+      *static_cast<int*>(argument) += static_cast<int>(side->sender.unread(side->out()));
   }
   return static_cast<int>(result);
 }

@@ -47,7 +47,8 @@ bool changes_the_stream(int level, int option, const void* value, socklen_t size
       case SO_TIMESTAMPING_NEW:
       case SO_PASSCRED:
       case SO_PASSSEC:
-      case SO_PASSPIDFD: return number != 0;
+      case SO_PASSPIDFD:
+      case SO_INQ: return number != 0;
       default: return false;
     }
   return level == IPPROTO_TCP &&
@@ -68,6 +69,22 @@ void add_pending_error(Side& side, int fd, void* value, socklen_t size) noexcept
   std::memcpy(value, &error, room);
 }
 
+// The same of a socket of datagrams.
+void add_kept_error(UdpSocket& socket, void* value, socklen_t size) noexcept {
+  const int kept = udp_take_kept_error(socket);
+  if (kept != 0) std::memcpy(value, &kept, std::min<std::size_t>(size, sizeof kept));
+}
+
+// The kernel may take less from here on, so it is given first what is in the ring.
+long set_send_room(Side& side, int fd, int option, const void* value, socklen_t size) noexcept {
+  const Guard sending(side.send_lock);
+  const bool is_joined = sending && side.out().control != nullptr;
+  if (is_joined && side.kind == Kind::tcp) reclaim(side, fd, true);
+  const long result = next_setsockopt(fd, SOL_SOCKET, option, value, size);
+  if (is_joined) note_room(side, fd);
+  return result;
+}
+
 }  // namespace
 }  // namespace farcall::preload
 
@@ -80,7 +97,10 @@ int getsockopt(int fd, int level, int option, void* value, socklen_t* size) {
   // This one takes bytes out of the stream.
   if (side != nullptr && level == IPPROTO_TCP && option == TCP_ZEROCOPY_RECEIVE)
     hand_back(*side, fd, Reason::option);
+  UdpSocket* const udp = level == SOL_SOCKET && option == SO_ERROR ? find_udp(fd) : nullptr;
+  if (udp != nullptr) udp_check_at_times(*udp, fd);
   const long result = next_getsockopt(fd, level, option, value, size);
+  if (udp != nullptr && result == 0) add_kept_error(*udp, value, *size);
   if (side != nullptr && level == SOL_SOCKET && option == SO_ERROR && result == 0)
     add_pending_error(*side, fd, value, *size);
   if (level == IPPROTO_TCP && option == TCP_NODELAY && result == 0 && side != nullptr &&
@@ -105,9 +125,9 @@ int setsockopt(int fd, int level, int option, const void* value, socklen_t size)
     }
   }
   if (UdpSocket* const udp = find_udp(fd)) udp_option(*udp, fd, level, option);
-  const long result = next_setsockopt(fd, level, option, value, size);
   if (side != nullptr && level == SOL_SOCKET && (option == SO_SNDBUF || option == SO_SNDBUFFORCE))
-    note_room(*side, fd);
+    return static_cast<int>(with_errno(set_send_room(*side, fd, option, value, size)));
+  const long result = next_setsockopt(fd, level, option, value, size);
   if (side != nullptr && level == IPPROTO_TCP && option == TCP_CORK && result == 0)
     side->corked.store(number != 0, std::memory_order_relaxed);
   return static_cast<int>(with_errno(result));

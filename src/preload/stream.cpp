@@ -94,16 +94,21 @@ std::size_t Sender::unread(const Ring& ring) noexcept {
   return static_cast<std::size_t>(tail_ - head_seen_);
 }
 
-Sender::Way Sender::way(const Ring& ring) noexcept {
+void Sender::limit(const Ring& ring, std::size_t bytes) noexcept {
+  most_in_ring_ = std::min(ring.size, bytes);
+  most_beside_ = bytes - most_in_ring_;
+}
+
+Sender::Way Sender::way(const Ring& ring, bool has_asked) noexcept {
   if (broken_) return Way::broken;
   if (!in_kernel_) return Way::ring;
   if (for_ever_ || sending_ != 0) return Way::kernel;
   if ((ring.control->tail.load(std::memory_order_relaxed) & kFlags) != 0) return Way::kernel;
-  if (must_be_taken_ != 0 &&
-      ring.control->kernel_taken.load(std::memory_order_acquire) < must_be_taken_)
-    return Way::kernel;
+  const std::uint64_t taken = ring.control->kernel_taken.load(std::memory_order_acquire);
+  if ((must_be_taken_ != 0 && taken < must_be_taken_) || most_in_ring_ == 0) return Way::kernel;
   // Spilling in turns would cost a mark each time.
   if (unread(ring) > ring.size / 2) return Way::kernel;
+  if (!has_asked && kernel_sent_ - taken > most_beside_) return Way::crowded;
   if (broken_) return Way::broken;
   // A mark must be left for the way back.
   const std::uint64_t done = ring.control->marks_done.load(std::memory_order_relaxed);
@@ -125,10 +130,11 @@ std::size_t Sender::put(const Ring& ring, Span& from) noexcept {
   const std::uint64_t longer = wanted > kFirstPages / kLeastBetween ? kLeastBetween * wanted : 0;
   if (tail_ + wanted > restart_at_ + longer) [[unlikely]]
     restart(ring);
-  std::size_t free = ring.size - static_cast<std::size_t>(tail_ - head_seen_);
-  if (free < wanted) free = ring.size - unread(ring);
-  const std::size_t size = std::min({wanted, free, ring.size});
-  if (size == 0 || broken_) return 0;
+  const std::size_t most = std::min(ring.size, most_in_ring_);
+  std::size_t used = static_cast<std::size_t>(tail_ - head_seen_);
+  if (used + wanted > most) used = unread(ring);
+  const std::size_t size = std::min(wanted, most - std::min(used, most));
+  if (size == 0 || broken_ || is_full(ring)) return 0;
   if (refuses(ring, size)) return 0;
   const std::size_t at = static_cast<std::size_t>(tail_) & (ring.size - 1);
   const std::size_t first = std::min(size, ring.size - at);
@@ -138,6 +144,14 @@ std::size_t Sender::put(const Ring& ring, Span& from) noexcept {
   if (!publish_bytes(ring, size)) return 0;
   from = copy;
   return size;
+}
+
+bool Sender::is_full(const Ring& ring) noexcept {
+  if (full_until_ == 0) [[likely]]
+    return false;
+  if (ring.control->kernel_taken.load(std::memory_order_acquire) < full_until_) return true;
+  full_until_ = 0;
+  return false;
 }
 
 // False: the receiver waits for the kernel, or has left.
@@ -246,6 +260,7 @@ void Sender::reclaimed(const Ring& ring, std::size_t sent) noexcept {
   if (sent != 0) {
     const std::uint64_t position = head_seen_ + sent;
     in_kernel_ = position == tail_;
+    full_until_ = in_kernel_ || most_in_ring_ == SIZE_MAX ? 0 : kernel_sent_;
     make_mark(ring, position, in_kernel_ ? kOpenEnd : kernel_sent_);
     head_seen_ = position;
   }
@@ -301,6 +316,9 @@ Receiver::Next Receiver::next(const Ring& ring) noexcept {
           if (to != kOpenEnd) return {Next::kernel, to - kernel_taken_};
           // The sender may have said so in this side's place, see Sender::reclaim.
           watched_ = watched_ || (word & kWatched) != 0;
+          // It stays there; and at an urgent byte the kernel says that it has nothing.
+          if (!for_ever_ && ring.control->urgent_sent.load(std::memory_order_relaxed) != 0)
+            watch_for_ever(ring);
           return {Next::open, kOpenEnd};
         }
         // More can have been read while watched: then the sender closed this mark, could not

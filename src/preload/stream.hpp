@@ -120,6 +120,8 @@ struct Direction {
   std::atomic<std::uint64_t>
       message_bytes_sent;                  // where the kernel's units are messages: packet.hpp
   std::atomic<std::uint32_t> sends_empty;  // such messages may have had no bytes
+  // An urgent byte was sent, which a receiver may leave out: what the two count may never meet.
+  std::atomic<std::uint32_t> urgent_sent;
   // In ticks: so long nobody stays awake where the sender runs, nor will for what it waits for.
   std::atomic<std::uint64_t> sender_competes_until;
 
@@ -170,10 +172,16 @@ class Span {
 // that all processes share which hold that side.
 class Sender {
  public:
-  enum class Way : std::uint8_t { ring, kernel, broken };
+  // crowded: the kernel, unless the caller finds out that no more than most_beside() bytes wait
+  // there to be sent, and asks again.
+  enum class Way : std::uint8_t { ring, kernel, crowded, broken };
 
   // Where the next byte goes. Leaves the kernel where that is possible.
-  Way way(const Ring& ring) noexcept;
+  Way way(const Ring& ring, bool has_asked = false) noexcept;
+  // All that is in the ring may have to go to the kernel at once, beside what waits there: it takes
+  // `bytes` in all. Without this, as much as there may be.
+  void limit(const Ring& ring, std::size_t bytes) noexcept;
+  [[nodiscard]] std::size_t most_beside() const noexcept { return most_beside_; }
   // Copies what fits and publishes it; returns how much. Zero: the ring is full, or closed.
   std::size_t put(const Ring& ring, Span& from) noexcept;
   // Puts a message there (packet.hpp), whole, if no more than `room` is used then. False: as zero.
@@ -236,7 +244,6 @@ class Sender {
   [[nodiscard]] std::uint64_t unread_from() const noexcept { return head_seen_; }
   // Bytes in the ring that the receiver has not read.
   [[nodiscard]] std::size_t unread(const Ring& ring) noexcept;
-  [[nodiscard]] std::size_t room(const Ring& ring) noexcept { return ring.size - unread(ring); }
 
  private:
   std::uint64_t tail_ = 0;
@@ -247,6 +254,11 @@ class Sender {
   std::uint64_t last_mark_ = 0;  // its position
   std::uint64_t restart_at_ = kFirstPages;
   std::uint64_t must_be_taken_ = 0;
+  std::size_t most_in_ring_ = SIZE_MAX;
+  std::size_t most_beside_ = SIZE_MAX;  // in the kernel, when the ring comes into use again
+  // Until the receiver has taken so much from the kernel nothing is put behind the rest of what was
+  // taken back; 0: all was, or there is no limit.
+  std::uint64_t full_until_ = 0;
   std::uint32_t sending_ = 0;
   CopyToPeer copier_;
   bool in_kernel_ = true;
@@ -267,6 +279,8 @@ class Sender {
             ring.control->handback.load(std::memory_order_relaxed) != handback::kNone) &&
            closed(ring);
   }
+  // What was taken back has filled the kernel.
+  [[nodiscard]] bool is_full(const Ring& ring) noexcept;
   void restart(const Ring& ring) noexcept;
   bool publish_bytes(const Ring& ring, std::size_t size) noexcept;
   std::size_t unread_runs(const Ring& ring, iovec (&runs)[2]) const noexcept;
@@ -361,7 +375,8 @@ class Receiver {
   [[nodiscard]] std::uint64_t position() const noexcept { return head_; }
   // The sender says that it has put so much into the kernel; only a hint.
   [[nodiscard]] bool kernel_has_more(const Ring& ring) const noexcept {
-    return ring.control->kernel_sent.load(std::memory_order_relaxed) > kernel_taken_;
+    return ring.control->kernel_sent.load(std::memory_order_relaxed) > kernel_taken_ &&
+           ring.control->urgent_sent.load(std::memory_order_relaxed) == 0;
   }
 
  private:

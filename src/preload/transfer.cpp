@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <climits>
 
+#include "preload/options.hpp"
 #include "preload/packet.hpp"
 #include "preload/real.hpp"
 
@@ -210,19 +213,65 @@ long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always, bool mes
   }
 }
 
-RoomForAll::RoomForAll(int fd, bool wanted) noexcept : fd_(fd) {
-  constexpr int kAll = 1 << 20;  // the kernel doubles it, and has a limit of its own
-  socklen_t size = sizeof before_;
-  if (!wanted || kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_SNDBUF, &before_, &size) != 0) return;
-  if (kernel(SYS_setsockopt, fd, SOL_SOCKET, SO_SNDBUFFORCE, &kAll, sizeof kAll) != 0)
-    kernel(SYS_setsockopt, fd, SOL_SOCKET, SO_SNDBUF, &kAll, sizeof kAll);
+namespace {
+
+int number_of(int fd, int option) noexcept {
+  int number = 0;
+  socklen_t size = sizeof number;
+  return kernel(SYS_getsockopt, fd, SOL_SOCKET, option, &number, &size) == 0 ? number : -1;
+}
+
+bool set_number(int fd, int option, int number) noexcept {
+  return kernel(SYS_setsockopt, fd, SOL_SOCKET, option, &number, sizeof number) == 0;
+}
+
+// The kernel doubles what it is asked for, and tells that.
+void set_room(int fd, int asked, int least) noexcept {
+  if (set_number(fd, SO_SNDBUFFORCE, asked)) return;
+  // Never less than what is needed: who may not ask for more could not set that again.
+  if (most_send_room() >= static_cast<std::size_t>(least)) set_number(fd, SO_SNDBUF, asked);
+}
+
+}  // namespace
+
+std::size_t most_send_room() noexcept {
+  static constinit std::atomic<int> known{0};
+  if (const int room = known.load(std::memory_order_relaxed); room != 0)
+    return static_cast<std::size_t>(room);
+  const long made = kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (made < 0) return 0;
+  const int fd = static_cast<int>(made);
+  const int room = set_number(fd, SO_SNDBUF, INT_MAX / 2) ? number_of(fd, SO_SNDBUF) : 0;
+  kernel(SYS_close, fd);
+  if (room <= 0) return 0;
+  known.store(room, std::memory_order_relaxed);
+  return static_cast<std::size_t>(room);
+}
+
+std::size_t send_room_of(int fd) noexcept {
+  const int room = number_of(fd, SO_SNDBUF);
+  return std::max(room > 0 ? static_cast<std::size_t>(room) : 0, most_send_room());
+}
+
+RoomForAll::RoomForAll(int fd, std::size_t bytes) noexcept : fd_(fd) {
+  constexpr std::size_t kLeast = std::size_t{1} << 20;
+  constexpr std::size_t kMost = INT_MAX / 2;
+  if (bytes == 0) return;
+  before_ = number_of(fd, SO_SNDBUF);
+  if (before_ <= 0) return;
+  const int locks = number_of(fd, SO_BUF_LOCK);
+  unlocks_ = locks >= 0 && (locks & SOCK_SNDBUF_LOCK) == 0;
+  const std::size_t wanted = static_cast<std::size_t>(before_) / 2 + 2 * bytes;
+  set_room(fd, static_cast<int>(std::clamp(wanted, kLeast, kMost)), before_);
 }
 
 RoomForAll::~RoomForAll() {
-  if (before_ == 0) return;
-  const int asked_for = before_ / 2;
-  if (kernel(SYS_setsockopt, fd_, SOL_SOCKET, SO_SNDBUFFORCE, &asked_for, sizeof asked_for) != 0)
-    kernel(SYS_setsockopt, fd_, SOL_SOCKET, SO_SNDBUF, &asked_for, sizeof asked_for);
+  if (before_ <= 0) return;
+  set_room(fd_, before_ / 2, before_);
+  if (!unlocks_) return;
+  // The kernel goes on finding out by itself how much is needed.
+  const int locks = number_of(fd_, SO_BUF_LOCK);
+  if (locks >= 0) set_number(fd_, SO_BUF_LOCK, locks & ~SOCK_SNDBUF_LOCK);
 }
 
 long kernel_queued(int fd) noexcept {

@@ -63,11 +63,19 @@ long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always, bool mes
 // sendmsg of at most `size` bytes of what is left in `span`, without waiting; negative errno.
 long kernel_send(int fd, const Span& span, std::size_t size, int flags) noexcept;
 
-// While this lives the kernel takes more of a unix socket than it usually does: what one end has
-// not read and gives back, of the ring and of the kernel together.
+// The most that SO_SNDBUF can be set to without privileges, as the kernel tells it; 0 where it does
+// not.
+std::size_t most_send_room() noexcept;
+// The same of `fd`, of which it may be more already: so much RoomForAll has the kernel take at
+// least.
+std::size_t send_room_of(int fd) noexcept;
+
+// While this lives the kernel takes `bytes` more of a socket than it usually does: what one end has
+// not read and gives back, of the ring and of the kernel together. Afterwards the socket is as it
+// was, to the program too. No bytes: nothing is done.
 class RoomForAll {
  public:
-  RoomForAll(int fd, bool wanted) noexcept;
+  RoomForAll(int fd, std::size_t bytes) noexcept;
   RoomForAll(const RoomForAll&) = delete;
   RoomForAll& operator=(const RoomForAll&) = delete;
   ~RoomForAll();
@@ -75,6 +83,7 @@ class RoomForAll {
  private:
   int fd_;
   int before_ = 0;
+  bool unlocks_ = false;  // the kernel chose the room by itself
 };
 
 // Bytes in the kernel's receive queue of `fd`; negative errno.

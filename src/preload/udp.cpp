@@ -26,12 +26,11 @@ constinit std::array<std::atomic<UdpSocket*>, kMostUdpDescriptors> udp_table{};
 
 namespace {
 
-constexpr std::uint32_t kMostSockets = 4096;
 constexpr std::uint32_t kPerChunk = 16;
 constexpr std::uint32_t kPublishAfter = 3;  // receives
 
 // Made when they are needed: a program that locks its memory has all of it resident.
-constinit std::array<std::atomic<UdpSocket*>, kMostSockets / kPerChunk> chunks{};
+constinit std::array<std::atomic<UdpSocket*>, kMostUdpSockets / kPerChunk> chunks{};
 constinit Lock life;  // of the table and of who is in use
 constinit std::atomic<std::uint32_t> flow_count{0};
 constinit std::atomic<int> highest{-1};
@@ -54,13 +53,16 @@ void for_each_socket(Visit visit) noexcept {
 
 // The lock of life is held.
 UdpSocket* find_free() noexcept {
+  std::uint32_t first = 0;
   for (auto& place : chunks) {
     UdpSocket* chunk = place.load(std::memory_order_relaxed);
     if (chunk == nullptr) {
       chunk = make_chunk();
+      for (std::uint32_t i = 0; chunk != nullptr && i < kPerChunk; ++i) chunk[i].index = first + i;
       place.store(chunk, std::memory_order_release);
       return chunk;
     }
+    first += kPerChunk;
     for (std::uint32_t i = 0; i < kPerChunk; ++i)
       if (chunk[i].references.load(std::memory_order_relaxed) == 0) return &chunk[i];
   }
@@ -112,7 +114,9 @@ void after_fork_in_child() noexcept {
       flow.state = InFlow::kFree;
       observe::close(std::exchange(flow.observed, nullptr));
     });
-    for (OutFlow& flow : socket.out) {
+    for (std::uint32_t i = 0; i < UdpSocket::kMostFlows; ++i) {
+      OutFlow& flow = socket.out[i];
+      udp_note_settled(socket, i);
       if (flow.used) udp_unmap(flow.sender.memory());
       flow.used = false;
       observe::close(std::exchange(flow.observed, nullptr));
@@ -206,6 +210,7 @@ void udp_note(int fd, int domain, int type, int protocol) noexcept {
   free->kernel_only.store(false, std::memory_order_relaxed);
   free->stay_watched.store(false, std::memory_order_relaxed);
   free->corked.store(false, std::memory_order_relaxed);
+  free->kept_error.store(0, std::memory_order_relaxed);
   free->peer_known = free->own_known = free->hot = free->busy = free->flags_known = false;
   free->kernels_turn = free->waits_here = free->polls_here = false;
   free->counters = nullptr;
@@ -225,6 +230,22 @@ void udp_note(int fd, int domain, int type, int protocol) noexcept {
   free->patience = Patience{};
   free->references.store(1, std::memory_order_relaxed);
   refer(fd, *free);
+}
+
+UdpSocket& udp_socket_at(std::uint32_t index) noexcept {
+  return chunks[index / kPerChunk].load(std::memory_order_acquire)[index % kPerChunk];
+}
+
+void udp_process_leaves() noexcept {
+  for_each_socket([](UdpSocket& socket) {
+    const Guard guard(socket.receive_lock);
+    if (!guard) return;
+    // Others may hold it, who have only the kernel to read from.
+    if (socket.kernel_only.load(std::memory_order_relaxed)) return udp_give_back(socket);
+    socket.each_in([](InFlow& flow) {
+      if (flow.state == InFlow::kUsed) udp_let_end(flow);
+    });
+  });
 }
 
 int udp_highest() noexcept { return highest.load(std::memory_order_relaxed); }
@@ -297,7 +318,10 @@ void udp_duplicated(UdpSocket& socket, int copy) noexcept {
 }
 
 void udp_forget(int fd) noexcept {
-  if (find_udp(fd) == nullptr) return;
+  UdpSocket* const known = find_udp(fd);
+  if (known == nullptr) return;
+  // What a dead receiver has not read is sent again as long as there is somebody to send it.
+  (void)udp_check_receivers(*known, fd, false);
   const Guard guard(life);
   UdpSocket* const socket = detail::udp_table[static_cast<std::size_t>(fd)].exchange(nullptr);
   // Without its locks the socket is never used again.
@@ -307,8 +331,13 @@ void udp_forget(int fd) noexcept {
     const Guard sending(socket->send_lock);
     if (!sending || !receiving) return udp_leave(*socket);
     udp_end_sending(*socket, true);
+    // A child may hold it, which has only the kernel to read from.
+    if (socket->kernel_only.load(std::memory_order_relaxed)) udp_give_back(*socket);
     socket->each_in([socket](InFlow& flow) { udp_end_in(*socket, flow); });
     udp_close_listener(*socket);
+  } else {
+    // Who sends what a dead receiver has not read may be about to do so by this descriptor.
+    const Guard sending(socket->send_lock);
   }
   socket->references.fetch_sub(1, std::memory_order_relaxed);
 }

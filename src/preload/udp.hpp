@@ -20,7 +20,7 @@
 // Sockets are private to a process: when it forks, those that it has go on without the library.
 //
 //   udp.cpp          the table, and a socket's life
-//   udp_send.cpp     sending
+//   udp_send.cpp     sending; udp_settle.cpp: to receivers that have died
 //   udp_receive.cpp  receiving; udp_take.cpp: one datagram, without waiting
 //   udp_watch.cpp    waiting by poll, select and epoll
 //   udp_give_back.cpp  what lies in memory when the kernel has to have it
@@ -34,6 +34,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 
@@ -86,6 +87,7 @@ struct InFlow {
   bool began;               // the kernel's queue has been seen empty since it was taken
   bool received_by_kernel;  // one of its datagrams, since: no packet filter is against it
   bool counted;
+  bool has_lost;      // the kernel may have dropped some since it was last found empty
   bool owed_in_vain;  // what its sender said to be in the kernel was waited for, and did not come
   Endpoint from;
   Endpoint to;
@@ -94,7 +96,11 @@ struct InFlow {
   pid_t sender_pid;  // who came, and what its socket was called there
   int sender_fd;
   std::uint64_t kernel_sent;  // before the kernel was last looked at
+  bool counts_all;            // that was all that the kernel had been given
   std::uint64_t lost_at;      // when so many came by the kernel, what it owes is lost; 0: not known
+  // How many more have come by the kernel than its sender counts, at least; since when, in ticks.
+  std::uint64_t uncounted;
+  std::uint64_t uncounted_since;  // 0: there were none when the kernel was last empty
   Counters* counters;
   observe::Counters* observed;
 };
@@ -107,8 +113,10 @@ struct UdpSocket {
   std::uint32_t generation;     // another one each time it comes into use
   sa_family_t family;
   std::atomic<bool> kernel_only;    // for good
+  std::atomic<int> kept_error;      // came in the middle of a call, and is the next one's; 0: none
   std::atomic<bool> stay_watched;   // waited for in ways that only the kernel serves
   std::atomic<std::uint16_t> port;  // where it was findable last, 0: it never was
+  std::uint32_t index;              // among all sockets
   Counters* counters;               // if it is bound; else each flow has its own
 
   // --- sending, under its lock
@@ -122,6 +130,11 @@ struct UdpSocket {
   Joining joining;
   std::array<Target, kTargets> targets;
   std::array<OutFlow, kMostFlows> out;
+  // One bit for each of these that has been sent to by memory since it was looked at whether its
+  // receiver is there (udp_settle.cpp); since when there are any, in ticks; and by what descriptor.
+  std::atomic<std::uint32_t> unsettled;
+  std::atomic<std::uint64_t> unsettled_since;
+  int sent_by;
 
   // --- receiving, under its lock
   Lock receive_lock;
@@ -132,7 +145,8 @@ struct UdpSocket {
   std::uint32_t guest_looks;
   std::uint32_t sleeping;  // threads of this process, in the kernel on account of it
   std::uint32_t empty_calls;
-  std::uint64_t looked_at;  // ticks
+  std::uint64_t
+      looked_at;  // ticks: just before the kernel was last found empty; 0: it was not, since
   std::uint32_t looks;
   std::uint32_t ring_receives;    // since the kernel was last looked at
   std::uint64_t kernel_receives;  // by the kernel, all in all
@@ -147,6 +161,7 @@ struct UdpSocket {
   Patience patience;
   std::size_t in_end;  // behind the last of in[] that is not free
   std::size_t last_in;
+  std::uint64_t ended_at;  // sum of how far the flows had come that have ended
   std::array<InFlow, kMostFlows> in;
 
   // For the flows in use, of which any may end meanwhile.
@@ -167,6 +182,7 @@ struct UdpSocket {
   }
 };
 
+inline constexpr std::uint32_t kMostUdpSockets = 4096;
 inline constexpr int kMostUdpDescriptors = 1 << 20;
 namespace detail {
 extern std::array<std::atomic<UdpSocket*>, kMostUdpDescriptors> udp_table;
@@ -198,12 +214,30 @@ void udp_forget(int fd) noexcept;
 // From now on only the kernel: before exec, when it is passed, used by what the library cannot see.
 void udp_leave(UdpSocket& socket) noexcept;
 
+// This process ends, or executes another program: nobody reads here any more. If that fails, new
+// flows may begin.
+void udp_process_leaves() noexcept;
+
+// One of those that have been in use.
+UdpSocket& udp_socket_at(std::uint32_t index) noexcept;
 // No descriptor above it is in the table.
 int udp_highest() noexcept;
 
 // As sendmsg() and recvmsg(): errno is set.
 ssize_t udp_send(UdpSocket& socket, int fd, const msghdr& message, int flags) noexcept;
 ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept;
+
+// An error that ended a call which had something to tell already: told once, as the kernel does.
+inline void udp_keep_error(UdpSocket& socket, int error) noexcept {
+  // Those of the call, or of its descriptor, are not the socket's.
+  if (error != EAGAIN && error != EINTR && error != EBADF && error != ENOTSOCK)
+    socket.kept_error.store(error, std::memory_order_relaxed);
+}
+inline int udp_take_kept_error(UdpSocket& socket) noexcept {
+  if (socket.kept_error.load(std::memory_order_relaxed) == 0) [[likely]]
+    return 0;
+  return socket.kept_error.exchange(0, std::memory_order_relaxed);
+}
 
 // From now on all comes through the kernel, until the program has received something. True if a
 // datagram is in memory.
@@ -230,7 +264,8 @@ std::uint64_t udp_position(UdpSocket& socket) noexcept;
 bool udp_may_be_ready(UdpSocket& socket) noexcept;
 // Where its last sender last ran, plus one; 0 if that is not known.
 std::uint32_t udp_senders_processor(UdpSocket& socket) noexcept;
-// Whether a datagram is in memory; if there is one that comes before it, the kernel has that.
+// Whether a datagram is in memory; if there is one that comes before it, the kernel has that. Or an
+// error is kept.
 bool udp_readable(UdpSocket& socket) noexcept;
 // The size of the datagram that is next if it is in memory, else -1.
 int udp_next_size(UdpSocket& socket) noexcept;
@@ -247,9 +282,21 @@ void udp_unmap(const DatagramMemory& memory) noexcept;
 void udp_end_out(UdpSocket& socket, Target& target, bool again) noexcept;
 // No flow is used for sending any more; `again`: there may be new ones.
 void udp_end_sending(UdpSocket& socket, bool again) noexcept;
-// Before a thread sleeps: if somebody who has not read what we sent him is dead, it goes through
-// the kernel after all, which says what it says of a port without a socket. Takes the lock.
+// How long a flow is sent to, or waited beside, without a look whether its receiver is there.
+inline constexpr std::uint64_t kUdpCheckTicks = 10'000 * kTicksPerMicrosecond;
+// Is the receiver still the one who gets what goes there? A closed one has lost what it did not
+// read, as it would have in the kernel, and one that lives still reads it. What a dead one has not
+// read goes through the kernel after all, which says what it says of a port without a socket.
+void udp_check_receiver(UdpSocket& socket, int fd, Target& target) noexcept;
+// Something has been put into the memory of that flow, and before it nothing that has not been
+// looked at; or nothing has to be looked at any more.
+void udp_note_unsettled(UdpSocket& socket, int fd, std::uint32_t flow, std::uint64_t now) noexcept;
+void udp_note_settled(UdpSocket& socket, std::uint32_t flow) noexcept;
+// Before a thread sleeps: checks the receivers of what has been put into memory, if they have not
+// read it. `may_wait`: it gives them a moment to do so. Takes the lock.
 Interruption udp_check_receivers(UdpSocket& socket, int fd, bool may_wait) noexcept;
+// The same in calls that do not wait, when it was put there long enough ago.
+void udp_check_at_times(UdpSocket& socket, int fd) noexcept;
 void udp_give_up_joining(UdpSocket& socket) noexcept;
 // One step towards memory shared with who receives what goes to `target`.
 void udp_join(UdpSocket& socket, int fd, Target& target) noexcept;
@@ -261,7 +308,8 @@ void udp_watch_all(UdpSocket& socket) noexcept;
 void udp_unwatch_all(UdpSocket& socket, int fd) noexcept;
 bool udp_looks_ready(const UdpSocket& socket) noexcept;
 std::uint32_t udp_last_senders_processor(const UdpSocket& socket) noexcept;
-// What is in memory goes through the kernel after all.
+// What is in memory goes through the kernel after all, behind what that has: in another order where
+// that was sent later, but whoever has the socket then can read all of it.
 void udp_give_back(UdpSocket& socket) noexcept;
 // Nothing more comes from this sender.
 void udp_end_in(UdpSocket& socket, InFlow& flow) noexcept;

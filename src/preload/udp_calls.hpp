@@ -46,10 +46,11 @@ inline ssize_t udp_receive_from(UdpSocket& socket, int fd, const iovec& part, in
 }
 
 // What recvmmsg() and sendmmsg() have in common: how many messages were moved, or -1.
+inline constexpr unsigned kMostSent = 1024;  // with one call, as the kernel
 template <class Move>
 int each_of(mmsghdr* messages, unsigned count, Move move) {
   unsigned done = 0;
-  for (; done < std::min(count, 1024U); ++done) {
+  for (; done < count; ++done) {
     const ssize_t moved = move(messages[done].msg_hdr);
     if (moved < 0) break;
     messages[done].msg_len = static_cast<unsigned>(moved);
@@ -71,7 +72,7 @@ inline int udp_receive_many(UdpSocket& socket, int fd, mmsghdr* messages, unsign
   if (timeout != nullptr)
     end = now_ns() + std::min<std::int64_t>(timeout->tv_sec, kLongest) * kSecond + timeout->tv_nsec;
   bool over = false;
-  return each_of(messages, count, [&](msghdr& message) noexcept -> ssize_t {
+  const int done = each_of(messages, count, [&](msghdr& message) noexcept -> ssize_t {
     if (over) return -1;
     const ssize_t got = udp_receive(socket, fd, message, flags & ~MSG_WAITFORONE);
     if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
@@ -82,6 +83,8 @@ inline int udp_receive_many(UdpSocket& socket, int fd, mmsghdr* messages, unsign
     }
     return got;
   });
+  if (done > 0 && static_cast<unsigned>(done) < count && !over) udp_keep_error(socket, errno);
+  return done;
 }
 
 inline ssize_t udp_send(UdpSocket& socket, int fd, const iovec* parts, std::size_t count, int flags,

@@ -72,8 +72,8 @@ InFlow* take_flow(UdpSocket& socket, int fd, const ucred& peer, const Hello& hel
   flow->sender_cookie = hello.sender_cookie;
   flow->sender_pid = peer.pid;
   flow->sender_fd = hello.sender_fd;
-  flow->lost_at = 0;
-  flow->owed_in_vain = false;
+  flow->lost_at = flow->uncounted_since = 0;
+  flow->owed_in_vain = flow->has_lost = false;
   flow->counters =
       socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, hello.from);
   flow->receiver.start(mapped);

@@ -6,6 +6,7 @@
 #include "preload/call_result.hpp"
 #include "preload/epoll.hpp"
 #include "preload/real.hpp"
+#include "preload/settle.hpp"
 #include "preload/udp_take.hpp"
 
 namespace farcall::preload {
@@ -62,6 +63,25 @@ ssize_t received(UdpSocket& socket, int fd, ssize_t result, int flags) noexcept 
   return with_errno(result);
 }
 
+// Before a call that the kernel carries out alone, and without the lock: what was sent through
+// memory is looked at, as nothing else does. True if a signal ends the call.
+bool settle_before(UdpSocket& socket, int fd, int flags, Guard& guard) noexcept {
+  if (detail::unsettled.load(std::memory_order_relaxed) == 0 &&
+      detail::udp_unsettled.load(std::memory_order_relaxed) == 0) {
+    guard.unlock();
+    return false;
+  }
+  const bool waits = !nonblocking(socket, fd, flags);
+  guard.unlock();
+  if (!waits) {
+    udp_check_at_times(socket, fd);
+    return false;
+  }
+  if (ends_receive(fd, udp_check_receivers(socket, fd, true), false)) return true;
+  settle_before_sleep();
+  return false;
+}
+
 // Waits in the kernel.
 ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags, Guard& guard) noexcept {
   udp_look_at_door(socket, fd);
@@ -76,6 +96,7 @@ ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags, Guard& guard
   ++socket.sleeping;
   guard.unlock();
   const bool ends = ends_receive(fd, udp_check_receivers(socket, fd, true), false);
+  if (!ends) settle_before_sleep();
   sockaddr_in6 name;
   if (ends)
     result = with_errno(-EINTR);
@@ -85,6 +106,7 @@ ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags, Guard& guard
   const int error = errno;
   if (guard.lock() && socket.generation == generation) {
     if (socket.sleeping != 0) --socket.sleeping;
+    socket.looked_at = 0;
     if (result >= 0 && (flags & MSG_PEEK) == 0)
       udp_note_came(socket, fd, name, message, static_cast<std::size_t>(result));
     if (!ends) socket.patience.slept();
@@ -151,7 +173,6 @@ ssize_t come_back_empty(UdpSocket& socket, int fd, msghdr& message, int flags,
   if (++socket.empty_calls >= kBusyAfter) socket.busy = awake;
   if (!looked && (!awake || !socket.busy || now_ticks() - socket.looked_at > kLookTicks ||
                   epoll_told_since(fd, socket.looked_at))) {
-    socket.looked_at = now_ticks();
     udp_look_at_door(socket, fd);
     const ssize_t result = udp_take_now(socket, fd, message, flags);
     if (result != -EAGAIN) return received(socket, fd, result, flags);
@@ -186,13 +207,14 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
   if (message.msg_iovlen > kMostParts) return with_errno(-EMSGSIZE);
   if (message.msg_name != nullptr && static_cast<int>(message.msg_namelen) < 0)
     return with_errno(-EINVAL);
+  if (const int kept = udp_take_kept_error(socket); kept != 0) return with_errno(-kept);
   Guard guard(socket.receive_lock);
   if (!guard) return by_kernel(fd, message, flags);
   count_receive(socket, fd);
   if (socket.kernel_only.load(std::memory_order_relaxed)) end_read_flows(socket);
   if (socket.in_end == 0) {
-    guard.unlock();
-    const ssize_t result = by_kernel(fd, message, flags);
+    const bool ends = settle_before(socket, fd, flags, guard);
+    const ssize_t result = ends ? with_errno(-EINTR) : by_kernel(fd, message, flags);
     if (result >= 0 && socket.counters != nullptr && (flags & MSG_PEEK) == 0)
       socket.counters->kernel.count(static_cast<std::uint64_t>(result));
     return result;
@@ -216,7 +238,10 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
     result = udp_take_now(socket, fd, message, flags);
     if (result != -EAGAIN) return received(socket, fd, result, flags);
   }
-  if (nonblocking(socket, fd, flags)) return come_back_empty(socket, fd, message, flags, look);
+  if (nonblocking(socket, fd, flags)) {
+    if (socket.unsettled.load(std::memory_order_relaxed) != 0) udp_check_at_times(socket, fd);
+    return come_back_empty(socket, fd, message, flags, look);
+  }
   return wait_and_receive(socket, fd, message, flags, guard);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sending datagrams, by memory or by the kernel.
-#include <poll.h>
+#include <netinet/udp.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,6 +11,7 @@
 #include "preload/diag.hpp"
 #include "preload/observed.hpp"
 #include "preload/real.hpp"
+#include "preload/settle.hpp"
 #include "preload/side.hpp"
 #include "preload/udp_calls.hpp"
 
@@ -19,7 +20,6 @@ namespace {
 
 constexpr std::uint32_t kFirstJoin = 4;  // sends
 constexpr std::uint32_t kMostPause = 4096;
-constexpr std::uint64_t kCheckTicks = 10'000 * kTicksPerMicrosecond;
 
 ssize_t send_by_kernel(int fd, const msghdr& message, int flags) noexcept {
   return real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(fd, &message, flags);
@@ -33,6 +33,13 @@ std::size_t place_of(const Endpoint& to) noexcept {
 }
 static_assert(UdpSocket::kTargets == 256);
 
+// The address of this socket costs a system call as long as it has no port.
+bool know_own(UdpSocket& socket, int fd) noexcept {
+  if (!socket.own_known)
+    socket.own_known = address_of(SYS_getsockname, fd, socket.own) && socket.own.port != 0;
+  return socket.own_known;
+}
+
 // `place` is where it belongs; it is not another's that is in use.
 void new_target(UdpSocket& socket, int fd, Target& place, const Endpoint& to) noexcept {
   place = Target{};
@@ -41,9 +48,7 @@ void new_target(UdpSocket& socket, int fd, Target& place, const Endpoint& to) no
   place.state = Target::kKernel;
   socket.last = &place;
   if (!udp_is_local(to)) return;
-  // The address of this socket costs a system call as long as it has no port.
-  if (!socket.own_known)
-    socket.own_known = address_of(SYS_getsockname, fd, socket.own) && socket.own.port != 0;
+  (void)know_own(socket, fd);
   const bool candidate = settings().wants(socket.own, to);
   if (candidate) place.state = Target::kCandidate;
   place.counters = socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, to);
@@ -81,47 +86,47 @@ Target* find_target(UdpSocket& socket, int fd, const Endpoint& to) noexcept {
   return free;
 }
 
+// Where the kernel sends what goes to the address of all addresses: to this machine itself.
+void name_this_machine(UdpSocket& socket, int fd, Endpoint& to) noexcept {
+  constexpr std::array<std::uint8_t, 4> kLoopback = {127, 0, 0, 1};
+  const bool own_is_v4 = know_own(socket, fd) && udp_is_v4(socket.own);
+  if (!udp_is_v4(to) && !own_is_v4) {
+    to.address.back() = 1;
+  } else if (udp_is_v4(to) && own_is_v4 && !is_wildcard(socket.own)) {
+    to.address = socket.own.address;
+  } else {
+    std::copy(kMappedV4.begin(), kMappedV4.end(), to.address.begin());
+    std::copy(kLoopback.begin(), kLoopback.end(), to.address.begin() + kMappedV4.size());
+  }
+}
+
+// The address that a message names, as the kernel takes it. False: it refuses it.
+bool named_destination(UdpSocket& socket, int fd, const msghdr& message, Endpoint& to) noexcept {
+  constexpr std::size_t kLeastOfSix = offsetof(sockaddr_in6, sin6_scope_id);
+  const std::size_t size = message.msg_namelen;
+  sockaddr_in6 name{};
+  std::memcpy(&name, message.msg_name, std::min(size, sizeof name));
+  if (socket.family == AF_INET && name.sin6_family == AF_UNSPEC) name.sin6_family = AF_INET;
+  // One of version 6 also sends to addresses of version 4.
+  const bool taken = name.sin6_family == AF_INET
+                         ? size >= sizeof(sockaddr_in)
+                         : name.sin6_family == socket.family && size >= kLeastOfSix;
+  if (!taken || !Endpoint::from(reinterpret_cast<const sockaddr*>(&name), to) || to.port == 0)
+    return false;
+  if (is_wildcard(to)) name_this_machine(socket, fd, to);
+  return true;
+}
+
 // The address that a datagram goes to, if it may be a socket of this machine.
 bool destination(UdpSocket& socket, int fd, const msghdr& message, Endpoint& to) noexcept {
-  if (message.msg_name != nullptr && message.msg_namelen != 0) {
-    const std::size_t size = socket.family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    if (message.msg_namelen < size) return false;
-    sockaddr_in6 name{};
-    std::memcpy(&name, message.msg_name, size);
-    // What else the kernel makes of an address of the other family, it knows.
-    return name.sin6_family == socket.family &&
-           Endpoint::from(reinterpret_cast<const sockaddr*>(&name), to) && to.port != 0 &&
-           !is_wildcard(to);
-  }
+  if (message.msg_name != nullptr && message.msg_namelen != 0)
+    return named_destination(socket, fd, message, to);
   if (!socket.peer_known) {
     if (!address_of(SYS_getpeername, fd, socket.peer)) socket.peer = {};
     socket.peer_known = true;
   }
   to = socket.peer;
   return to.port != 0;
-}
-
-// The receiver is dead; what it has not read goes again.
-void give_back(const UdpSocket& socket, int fd, OutFlow& flow) noexcept {
-  flow.sender.take_back([&](const std::byte* first, std::size_t first_size, const std::byte* second,
-                            std::size_t second_size) noexcept {
-    iovec parts[2] = {{const_cast<std::byte*>(first), first_size},
-                      {const_cast<std::byte*>(second), second_size}};
-    sockaddr_in6 name{};
-    msghdr message = message_of(parts, 2, &name, sizeof name);
-    udp_tell_name(socket.family, flow.target->to, message);
-    kernel(SYS_sendmsg, fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  });
-}
-
-// Is the receiver still the one who gets what goes there? A closed one has lost what it did not
-// read, as it would have in the kernel, and one that lives still reads it.
-void check_receiver(UdpSocket& socket, int fd, Target& target) noexcept {
-  OutFlow& flow = socket.out[target.flow];
-  if (!flow.sender.receiver_gone() && udp_still_there(flow)) return;
-  if (!flow.sender.receiver_gone() && !flow.sender.all_read() && !udp_receiver_lives(flow))
-    give_back(socket, fd, flow);
-  udp_end_out(socket, target, true);
 }
 
 // By memory; false if the kernel has to do it.
@@ -131,18 +136,21 @@ bool send_by_memory(UdpSocket& socket, int fd, Target& target, const msghdr& mes
   OutFlow& flow = socket.out[target.flow];
   const std::uint64_t now = now_ticks();
   flow.sender.note_processor(this_processor());
-  if (now - flow.checked_at > kCheckTicks) {
+  if (now - flow.checked_at > kUdpCheckTicks) {
     flow.checked_at = now;
-    check_receiver(socket, fd, target);
+    udp_check_receiver(socket, fd, target);
     if (target.state != Target::kJoined) return false;
   }
   if (message.msg_controllen != 0 || (flags & ~kPlainFlags) != 0 || bytes > kMostDatagram ||
       socket.corked.load(std::memory_order_relaxed))
     return false;
   if (!flow.sender.send(message.msg_iov, message.msg_iovlen, bytes)) {
-    if (flow.sender.receiver_gone()) check_receiver(socket, fd, target);
+    if (flow.sender.receiver_gone()) udp_check_receiver(socket, fd, target);
     return false;
   }
+  detail::udp_has_sent = true;
+  if ((socket.unsettled.load(std::memory_order_relaxed) >> target.flow & 1) == 0)
+    udp_note_unsettled(socket, fd, target.flow, now);
   if (flow.observed != nullptr) {
     observe::note_sent(&flow.observed->sent, nullptr, bytes);
     if (observe::is_tapped(&flow.observed->sent)) [[unlikely]]
@@ -152,30 +160,64 @@ bool send_by_memory(UdpSocket& socket, int fd, Target& target, const msghdr& mes
   return true;
 }
 
-// By the kernel, without the lock: it may wait there. What goes to a receiver with memory counts, a
-// part of a datagram when the rest follows.
-ssize_t send_and_count(UdpSocket& socket, int fd, const msghdr& message, int flags,
-                       const Endpoint& to, bool counts) noexcept {
-  const ssize_t result = send_by_kernel(fd, message, flags);
-  if (result < 0) return result;
-  const bool more = (flags & MSG_MORE) != 0;
-  socket.corked.store(more, std::memory_order_relaxed);
-  if (!counts) return result;
-  const Guard guard(socket.send_lock);
-  const Target* const target = more || !guard ? nullptr : find_known(socket, to);
-  if (target == nullptr) return result;
-  if (target->state == Target::kJoined) {
-    OutFlow& flow = socket.out[target->flow];
-    flow.sender.sent_by_kernel();
+// Whether the receiver may know of the flow by now, and counts what comes by the kernel.
+bool may_be_joined(const UdpSocket& socket, const Target& target) noexcept {
+  return target.state == Target::kJoined ||
+         (target.state == Target::kJoining && socket.joining.asked);
+}
+
+// How many datagrams the kernel has made of a message that it has taken.
+std::uint64_t datagrams_in(const msghdr& message, std::size_t bytes) noexcept {
+  if (is_no_address(message.msg_control) || message.msg_controllen < sizeof(cmsghdr)) return 1;
+  const auto* const end =
+      static_cast<const std::byte*>(message.msg_control) + message.msg_controllen;
+  for (const cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
+       head = CMSG_NXTHDR(const_cast<msghdr*>(&message), const_cast<cmsghdr*>(head))) {
+    std::uint16_t size = 0;
+    // Another thread may have changed it since.
+    if (head->cmsg_len < CMSG_LEN(0) ||
+        head->cmsg_len > static_cast<std::size_t>(end - reinterpret_cast<const std::byte*>(head)))
+      break;
+    if (head->cmsg_level != SOL_UDP || head->cmsg_type != UDP_SEGMENT ||
+        head->cmsg_len != CMSG_LEN(sizeof size))
+      continue;
+    std::memcpy(&size, CMSG_DATA(head), sizeof size);
+    if (size != 0 && bytes != 0) return (bytes + size - 1) / size;
+  }
+  return 1;
+}
+
+// What the kernel has taken for a receiver with memory.
+void count_sent(UdpSocket& socket, const Target& target, const msghdr& message,
+                std::size_t bytes) noexcept {
+  if (may_be_joined(socket, target)) {
+    OutFlow& flow = socket.out[target.flow];
+    flow.sender.sent_by_kernel(datagrams_in(message, bytes));
     if (flow.observed != nullptr) {
-      const auto bytes = static_cast<std::size_t>(result);
       observe::note_sent_by_kernel(&flow.observed->sent, nullptr, bytes);
       if (observe::is_tapped(&flow.observed->sent)) [[unlikely]]
         tap_datagram(flow.observed->sent, message, bytes);
     }
   }
-  if (target->counters != nullptr)
-    target->counters->kernel.count(static_cast<std::uint64_t>(result));
+  if (target.counters != nullptr) target.counters->kernel.count(bytes);
+}
+
+// By the kernel, without the lock: it may wait there. What goes to a receiver with memory counts, a
+// part of a datagram when the rest follows.
+ssize_t send_and_count(UdpSocket& socket, int fd, const msghdr& message, int flags,
+                       const Endpoint& to, bool counts) noexcept {
+  const ssize_t result = send_by_kernel(fd, message, flags);
+  const bool more = (flags & MSG_MORE) != 0;
+  if (result >= 0) socket.corked.store(more, std::memory_order_relaxed);
+  if (!counts) return result;
+  const int error = errno;
+  const Guard guard(socket.send_lock);
+  const Target* const target = guard ? find_known(socket, to) : nullptr;
+  if (target != nullptr && result >= 0 && !more)
+    count_sent(socket, *target, message, static_cast<std::size_t>(result));
+  if (target != nullptr && may_be_joined(socket, *target))
+    socket.out[target->flow].sender.end_sending();
+  errno = error;
   return result;
 }
 
@@ -200,6 +242,7 @@ void udp_end_out(UdpSocket& socket, Target& target, bool again) noexcept {
   OutFlow& flow = socket.out[target.flow];
   flow.sender.say_gone();
   flow.used = false;
+  udp_note_settled(socket, target.flow);
   observe::close(std::exchange(flow.observed, nullptr));
   udp_unmap(flow.sender.memory());
   target.state = again ? Target::kCandidate : Target::kKernel;
@@ -217,34 +260,10 @@ void udp_end_sending(UdpSocket& socket, bool again) noexcept {
   socket.last = again ? nullptr : socket.last;
 }
 
-Interruption udp_check_receivers(UdpSocket& socket, int fd, bool may_wait) noexcept {
-  if (socket.last == nullptr) return Interruption::none;
-  const auto unread = [](const OutFlow& flow) noexcept {
-    return flow.used && flow.target->state == Target::kJoined && !flow.sender.all_read();
-  };
-  {
-    const Guard guard(socket.send_lock);
-    if (!guard || std::none_of(socket.out.begin(), socket.out.end(), unread))
-      return Interruption::none;
-  }
-  // Usually the receiver just had no turn yet; asking the kernel costs more than most waits.
-  if (may_wait) {
-    const HeldSignals held;
-    pollfd coming{.fd = fd, .events = POLLIN, .revents = 0};
-    timespec moment{.tv_sec = 0, .tv_nsec = 1'000'000};
-    if (kernel(SYS_ppoll, &coming, 1, &moment, nullptr, 0) != 0) return Interruption::none;
-    if (const Interruption owed = held.interruption(); owed != Interruption::none) return owed;
-  }
-  const Guard guard(socket.send_lock);
-  if (guard)
-    for (OutFlow& flow : socket.out)
-      if (unread(flow)) check_receiver(socket, fd, *flow.target);
-  return Interruption::none;
-}
-
 ssize_t udp_send(UdpSocket& socket, int fd, const msghdr& message, int flags) noexcept {
   std::size_t bytes = 0;
   Endpoint to{};
+  if (const int kept = udp_take_kept_error(socket); kept != 0) return with_errno(-kept);
   if (socket.kernel_only.load(std::memory_order_relaxed) || !measure(message, bytes)) [[unlikely]]
     return send_by_kernel(fd, message, flags);
   Guard guard(socket.send_lock);
@@ -264,6 +283,7 @@ ssize_t udp_send(UdpSocket& socket, int fd, const msghdr& message, int flags) no
         target->next_try = target->sends + std::min<std::uint32_t>(target->sends, kMostPause);
     }
     counts = true;
+    if (may_be_joined(socket, *target)) socket.out[target->flow].sender.begin_sending();
   }
   guard.unlock();
   const ssize_t result = send_and_count(socket, fd, message, flags, to, counts);

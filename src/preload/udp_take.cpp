@@ -58,6 +58,14 @@ std::uint64_t most_queued(int fd) noexcept {
 // How many the kernel has dropped for want of room.
 std::uint32_t dropped(int fd) noexcept { return of_memory(fd, SK_MEMINFO_DROPS, 0); }
 
+// Whether it has dropped more since that was last asked; whose they were is not known.
+bool note_drops(UdpSocket& socket, int fd) noexcept {
+  const std::uint32_t now = dropped(fd);
+  if (std::exchange(socket.dropped, now) == now) return false;
+  socket.each_in([](InFlow& flow) { flow.has_lost = true; });
+  return true;
+}
+
 // Datagrams of this sender were dropped if all that was queued when they were first missed has
 // come. Without this, those who send by the kernel alone could keep it from ever being empty.
 bool is_lost(const UdpSocket& socket, int fd, InFlow& flow) noexcept {
@@ -100,29 +108,70 @@ ssize_t udp_take_from_memory(UdpSocket& socket, int fd, msghdr& message, int fla
 
 bool udp_kernel_has_something(UdpSocket& socket, int fd) noexcept {
   socket.ring_receives = 0;
-  socket.looked_at = now_ticks();
+  const std::uint64_t now = now_ticks();
   pollfd look{.fd = fd, .events = POLLIN, .revents = 0};
   timespec none{};
-  return kernel(SYS_ppoll, &look, 1, &none, nullptr, 0) != 0;
+  const bool something = kernel(SYS_ppoll, &look, 1, &none, nullptr, 0) != 0;
+  socket.looked_at = something ? 0 : now;
+  return something;
 }
 
 namespace {
 
-// Around a look into the kernel, which found nothing.
+// Around a look into the kernel, which found nothing. A sender counts a datagram when it has sent
+// it, and may have no processor meanwhile: it is the receiver's that it has woken.
 void note_sent(UdpSocket& socket) noexcept {
-  socket.each_in([](InFlow& flow) { flow.kernel_sent = flow.receiver.kernel_sent(); });
+  socket.each_in([](InFlow& flow) {
+    // A flow that never began would never come by memory.
+    if (!flow.began && flow.receiver.sender_sends()) kernel(SYS_sched_yield);
+    flow.counts_all = !flow.receiver.sender_sends();
+    flow.kernel_sent = flow.receiver.kernel_sent();
+  });
+}
+// Nothing is on its way, and more has come than the sender counts. What remains has been sent past
+// the library: it would hide as many that the kernel has, and what comes behind them would be read
+// before.
+void note_uncounted(InFlow& flow) noexcept {
+  constexpr std::uint64_t kLong = 10'000 * kTicksPerMicrosecond;
+  const std::uint64_t uncounted = flow.receiver.kernel_seen() - flow.kernel_sent;
+  if (uncounted == 0) {
+    flow.uncounted_since = 0;
+    return;
+  }
+  const std::uint64_t now = now_ticks();
+  if (flow.uncounted_since == 0) {
+    flow.uncounted_since = now;
+    flow.uncounted = uncounted;
+  }
+  flow.uncounted = std::min(flow.uncounted, uncounted);
+  if (now - flow.uncounted_since <= kLong) return;
+  flow.receiver.kernel_is_empty(flow.receiver.kernel_seen() - flow.uncounted);
+  flow.uncounted_since = 0;
 }
 void note_empty(UdpSocket& socket) noexcept {
   socket.kernels_turn = false;
   socket.each_in([](InFlow& flow) {
-    // What is received before its sender has counted it is counted here already.
+    if (!flow.counts_all) return;
     if (!flow.began || flow.kernel_sent > flow.receiver.kernel_seen())
       flow.receiver.kernel_is_empty(flow.kernel_sent);
+    else
+      note_uncounted(flow);
     flow.began = true;
+    flow.has_lost = false;
   });
 }
 
 }  // namespace
+
+void udp_note_losses(UdpSocket& socket, int fd) noexcept {
+  constexpr std::uint64_t kReceivesPerLook = 8;
+  if (socket.any_in([](const InFlow& flow) { return !flow.has_lost; }))
+    (void)note_drops(socket, fd);
+  if (!socket.any_in([](const InFlow& flow) { return flow.has_lost; })) return;
+  if (socket.kernel_receives % kReceivesPerLook != 0) return;
+  note_sent(socket);
+  if (!udp_kernel_has_something(socket, fd)) note_empty(socket);
+}
 
 void udp_begin_flows(UdpSocket& socket, int fd) noexcept {
   if (!socket.any_in([](const InFlow& flow) { return !flow.began; })) return;
@@ -134,7 +183,8 @@ void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name, const ms
                    std::size_t bytes) noexcept {
   Endpoint from{};
   Endpoint::from(reinterpret_cast<const sockaddr*>(&name), from);
-  socket.hot = socket.kernels_turn = false;
+  socket.hot = socket.kernels_turn = socket.busy = false;
+  socket.empty_calls = 0;
   ++socket.kernel_receives;
   // Whoever comes shows its socket and sends.
   if (socket.guest >= 0) udp_take_flows(socket, fd);
@@ -160,7 +210,8 @@ void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name, const ms
 namespace {
 
 bool is_owed(const InFlow& flow) noexcept {
-  return flow.began && !flow.owed_in_vain && flow.kernel_sent > flow.receiver.kernel_seen();
+  return flow.began && !flow.owed_in_vain && !flow.has_lost &&
+         flow.kernel_sent > flow.receiver.kernel_seen();
 }
 
 // The kernel has nothing, though a sender has given it something. What it has not dropped is on its
@@ -170,12 +221,12 @@ template <class Look>
 ssize_t look_for_owed(UdpSocket& socket, int fd, Look look) noexcept {
   constexpr std::int64_t kLongest = 2'000'000;
   if (!socket.any_in(is_owed)) return -EAGAIN;
-  const std::uint32_t before = std::exchange(socket.dropped, dropped(fd));
-  if (before != socket.dropped) return -EAGAIN;
+  (void)note_drops(socket, fd);
+  if (!socket.any_in(is_owed)) return -EAGAIN;
   for (const std::int64_t start = now_ns(); now_ns() - start < kLongest;) {
     kernel(SYS_sched_yield);
     if (const ssize_t result = look(); result != -EAGAIN) return result;
-    if (dropped(fd) != socket.dropped) return -EAGAIN;
+    if (note_drops(socket, fd)) return -EAGAIN;
   }
   socket.each_in([](InFlow& flow) { flow.owed_in_vain = flow.owed_in_vain || is_owed(flow); });
   return -EAGAIN;
@@ -189,6 +240,7 @@ ssize_t udp_take_now(UdpSocket& socket, int fd, msghdr& message, int flags) noex
   ssize_t result = udp_take_from_memory(socket, fd, message, flags, kernel_first);
   if (result != -EAGAIN) return result;
   note_sent(socket);
+  const std::uint64_t now = now_ticks();
   sockaddr_in6 name;
   const auto look = [&]() noexcept {
     return named_receive(message, name, [&](msghdr& asked) noexcept {
@@ -198,6 +250,8 @@ ssize_t udp_take_now(UdpSocket& socket, int fd, msghdr& message, int flags) noex
   result = look();
   if (result == -EAGAIN) result = look_for_owed(socket, fd, look);
   socket.ring_receives = 0;
+  // Behind what the kernel gave there may be more, of which nobody is told again.
+  socket.looked_at = result == -EAGAIN ? now : 0;
   if (result >= 0 && (flags & MSG_PEEK) == 0)
     udp_note_came(socket, fd, name, message, static_cast<std::size_t>(result));
   if (result != -EAGAIN) return result;

@@ -18,6 +18,8 @@ ssize_t udp_take_from_memory(UdpSocket& socket, int fd, msghdr& message, int fla
 // From memory or from the kernel. Afterwards all flows are watched.
 ssize_t udp_take_now(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept;
 bool udp_kernel_has_something(UdpSocket& socket, int fd) noexcept;
+// Flows of which the kernel may have dropped some are known as such until its queue is seen empty.
+void udp_note_losses(UdpSocket& socket, int fd) noexcept;
 // Flows begin when the kernel's queue is seen empty; asked for only as long as some have not.
 void udp_begin_flows(UdpSocket& socket, int fd) noexcept;
 // One of the kernel's datagrams has been received.

@@ -14,6 +14,10 @@ bool any_awake(const UdpSocket& socket) noexcept {
   return socket.any_in([](const InFlow& flow) { return !flow.receiver.watched(); });
 }
 
+bool has_kept_error(const UdpSocket& socket) noexcept {
+  return socket.kept_error.load(std::memory_order_relaxed) != 0;
+}
+
 // poll() or select(): the program waits here.
 void note_poll(UdpSocket& socket) noexcept { socket.waits_here = socket.polls_here = true; }
 
@@ -43,7 +47,11 @@ void udp_unwatch_all(UdpSocket& socket, int fd) noexcept {
         !flow.receiver.watched())
       continue;
     if (!allowed && !(is_registered(fd) ? epoll_allows_wake_up(fd) : socket.waits_here)) return;
+    if (!allowed && socket.looked_at == 0) udp_note_losses(socket, fd);
     allowed = true;
+    // What is put into memory from now on says how many the kernel has been given before. Those
+    // that it has dropped would be waited for, and others be read first that came later.
+    if (flow.has_lost) continue;
     flow.receiver.unwatch();
   }
 }
@@ -66,6 +74,7 @@ void udp_end_if_read(UdpSocket& socket, InFlow& flow) noexcept {
 
 void udp_end_in(UdpSocket& socket, InFlow& flow) noexcept {
   flow.receiver.say_gone();
+  socket.ended_at += flow.receiver.published();
   flow.state = InFlow::kFree;
   observe::close(std::exchange(flow.observed, nullptr));
   udp_unmap(flow.receiver.memory());
@@ -102,13 +111,14 @@ bool udp_enter_kernel(UdpSocket& socket, int fd, UdpTicket& ticket) noexcept {
   note_poll(socket);
   ticket = {.generation = socket.generation, .was_awake = any_awake(socket)};
   ++socket.sleeping;
-  return watch_now(socket, fd);
+  return watch_now(socket, fd) || has_kept_error(socket);
 }
 
 void udp_leave_kernel(UdpSocket& socket, int fd, const UdpTicket& ticket) noexcept {
   const Guard guard(socket.receive_lock);
   if (!guard || socket.generation != ticket.generation) return;
   if (socket.sleeping != 0) --socket.sleeping;
+  socket.looked_at = 0;
   if (ticket.was_awake) udp_unwatch_all(socket, fd);
 }
 
@@ -121,7 +131,7 @@ bool udp_awake(UdpSocket& socket) noexcept {
 
 std::uint64_t udp_position(UdpSocket& socket) noexcept {
   if (!socket.receive_lock.try_lock()) return kNoDatagram;
-  std::uint64_t sum = 0;
+  std::uint64_t sum = socket.ended_at;
   bool ready = false;
   socket.each_in([&](const InFlow& flow) {
     sum += flow.receiver.published();
@@ -139,6 +149,7 @@ bool udp_may_be_ready(UdpSocket& socket) noexcept {
 }
 
 bool udp_readable(UdpSocket& socket) noexcept {
+  if (has_kept_error(socket)) return true;
   const Guard guard(socket.receive_lock);
   if (!guard || socket.in_end == 0) return false;
   note_poll(socket);

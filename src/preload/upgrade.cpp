@@ -95,6 +95,19 @@ void hold_nothing_back(int fd, Side& side) noexcept {
   kernel(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
 }
 
+// Whoever sets O_NONBLOCK meanwhile does so in the kernel first. So one of the two notes what is
+// there in the end.
+void note_flags(int fd, Side& side) noexcept {
+  constexpr int kLooks = 16;
+  long before = -1;
+  for (int i = 0; i < kLooks; ++i) {
+    const long flags = kernel(SYS_fcntl, fd, F_GETFL);
+    if (flags < 0 || flags == before) return;
+    before = flags;
+    side.nonblocking.store((flags & O_NONBLOCK) != 0, std::memory_order_seq_cst);
+  }
+}
+
 // Maps both directions and lets the side use them.
 bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) noexcept {
   const std::size_t size = kHeaderBytes + 2 * ring_bytes;
@@ -113,8 +126,7 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
     give_up(fd, side, Reason::seen_too_late);
     return false;
   }
-  const long flags = kernel(SYS_fcntl, fd, F_GETFL);
-  side.nonblocking.store(flags >= 0 && (flags & O_NONBLOCK) != 0, std::memory_order_relaxed);
+  note_flags(fd, side);  // before anybody goes by it
   const Guard receiving(side.receive_lock);
   const Guard sending(side.send_lock);
   // Somebody may have ended it just now, see end_candidacy().
@@ -123,13 +135,14 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
     kernel(SYS_munmap, base, size);
     return false;
   }
+  note_flags(fd, side);
   side.own().mapping = base;
   side.own().mapped = size;
   // The first one carries what the connecting end sends.
   side.own().out = ring(side.connector ? 0 : 1);
   side.own().in = ring(side.connector ? 1 : 0);
   if (side.kind == Kind::tcp) hold_nothing_back(fd, side);
-  if (side.has_messages()) note_room(side, fd);
+  note_room(side, fd);
   side.sender.publish(side.out());
   side.receiver.publish(side.in());
   // The end that came before this moment was no surprise either.
@@ -247,7 +260,7 @@ bool leave_memory(int fd, Side& side) noexcept {
       give_up(fd, side, Reason::too_many);
       return false;
     }
-    const std::size_t ring = ring_bytes_of(side.kind);
+    const std::size_t ring = ring_bytes_of(fd, side.kind);
     const char* const kind = side.kind == Kind::tcp ? "farcall-tcp" : "farcall-unix";
     const int memory = create_memory(kind, kHeaderBytes + 2 * ring);
     Hello hello{.magic = Hello::kMagic,
@@ -363,6 +376,9 @@ void step(int fd, Side& side) noexcept {
 
 bool end_candidacy(Side& side) noexcept {
   if (!end_stage(side)) return false;
+  // Of a child that runs on its parent's memory the descriptors are not the parent's, which closes
+  // its listener with the connection.
+  if (!in_own_process()) return true;
   // Who is taking a step closes the listener in the end.
   if (!side.advancing.exchange(true, std::memory_order_acquire)) {
     stop_listening(side);
@@ -383,7 +399,7 @@ void take_next_step(int fd, Side& side) noexcept {
     side.advancing.store(false, std::memory_order_release);
   } while (!never && ended());
   // From now on it costs nothing.
-  if (never && !stats_wanted() && in_own_process()) release(forget(fd));
+  if (never && !stats_wanted() && in_own_process()) release(forget(fd), Ending::goes_on);
 }
 
 }  // namespace farcall::preload

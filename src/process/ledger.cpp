@@ -22,8 +22,8 @@ struct Account {
 };
 
 struct Ledger {
-  std::mutex lock;  // protects the rest
-  std::array<Account, 2> accounts;
+  std::mutex lock;                  // protects the rest
+  std::array<Account, 3> accounts;  // by Resource
 };
 
 // A forked child holds nothing for anybody yet.

@@ -11,7 +11,10 @@
 
 namespace farcall::process {
 
-enum class Resource : unsigned char { descriptors, bytes };
+// in_flight: descriptors that have been sent, and that nobody has taken yet. Of these the kernel
+// lets a user have no more than a process may have descriptors, whichever of his processes sends
+// them.
+enum class Resource : unsigned char { descriptors, bytes, in_flight };
 
 // Whoever may do as it likes with this process: its own user now, and root.
 bool is_own(uid_t user) noexcept;
@@ -27,9 +30,10 @@ class Charge {
  public:
   Charge() noexcept = default;
   // `most`: what one user who is neither this process's own nor root may hold; 0 means the default:
-  // a quarter of the descriptor table, 256 MiB. All of them together may have half of the table,
-  // and four times the bytes; each the less, in proportion, the more of that others have. This
-  // process's own user, and root, may have seven eighths of the table, and bytes without limit.
+  // a quarter of the descriptor table, and as many in flight, 256 MiB. All of them together may
+  // have half of the table, as many in flight, and four times the bytes; each the less, in
+  // proportion, the more of that others have. This process's own user, and root, may have seven
+  // eighths of the table, and bytes without limit.
   Charge(Resource resource, uid_t user, std::size_t amount, std::size_t most = 0) noexcept;
   // Of whom nothing is counted: bytes of the own user and of root.
   static Charge exempt() noexcept {

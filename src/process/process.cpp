@@ -68,6 +68,7 @@ struct Here {
   bool forks = false;
   int cancel_state = 0;  // before the first of
   int fork_depth = 0;    // forks, each in a signal handler during the hooks of the last
+  sigset_t signals{};    // blocked before the first of them
 };
 [[gnu::tls_model("initial-exec")]] constinit thread_local Here here;
 // Nobody waits any longer for others: who forks or makes descriptors in a signal handler may be
@@ -150,19 +151,36 @@ void run(Room room, void (*Handlers::*which)()) noexcept {
     if (handlers[i].room == room && handlers[i].*which != nullptr) (handlers[i].*which)();
 }
 
-// fork(2) is no point of cancellation, and handlers pass some.
-void forbid_cancellation() noexcept {
-  int before = 0;
-  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-  if (here.fork_depth++ == 0) here.cancel_state = before;
+// All but those that tell of what the thread itself does wrong.
+sigset_t signals_of_others() noexcept {
+  sigset_t all;
+  ::sigfillset(&all);
+  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) ::sigdelset(&all, own);
+  return all;
 }
-void permit_cancellation() noexcept {
-  if (--here.fork_depth == 0) ::pthread_setcancelstate(here.cancel_state, nullptr);
+
+// fork(2) is no point of cancellation, and handlers pass some. Nor does a handler run meanwhile:
+// one that forks as well would wait for locks that this fork has taken.
+void begin_quiet() noexcept {
+  const sigset_t others = signals_of_others();
+  sigset_t signals;
+  int cancel_state = 0;
+  ::pthread_sigmask(SIG_BLOCK, &others, &signals);
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  if (here.fork_depth++ != 0) return;
+  here.cancel_state = cancel_state;
+  here.signals = signals;
+}
+void end_quiet() noexcept {
+  if (--here.fork_depth != 0) return;
+  const sigset_t signals = here.signals;  // a handler that comes at once may fork
+  ::pthread_setcancelstate(here.cancel_state, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
 }
 
 // First of all: who makes descriptors may go on to take what the handlers lock.
 void before() noexcept {
-  forbid_cancellation();
+  begin_quiet();
   (void)generation();  // a child that nobody told of it does not act for its parent
   begin_fork();
   run(Room::door, &Handlers::before);
@@ -173,7 +191,7 @@ void in_parent() noexcept {
   run(Room::call, &Handlers::in_parent);
   run(Room::door, &Handlers::in_parent);
   end_fork();
-  permit_cancellation();
+  end_quiet();
 }
 
 std::atomic<std::uint64_t> newest{0};  // generation; not wiped
@@ -208,7 +226,7 @@ void leave_parents_things() noexcept {
 
 void in_child() noexcept {
   if (begin_next()) leave_parents_things();
-  permit_cancellation();
+  end_quiet();
 }
 
 [[maybe_unused]] const int kRegistered = ::pthread_atfork(before, in_parent, in_child);

@@ -67,12 +67,15 @@ BroadcastMemory BroadcastMemory::create(std::size_t capacity) {
   return made;
 }
 
-BroadcastMemory BroadcastMemory::attach(UniqueFd&& fd) {
+BroadcastMemory BroadcastMemory::attach(UniqueFd&& fd, std::size_t most) {
   SharedMemory memory = SharedMemory::adopt(std::move(fd));
   // The file's real size decides; what the writer says is only compared with it.
   const std::size_t capacity = memory.size() - std::min(memory.size(), kRingControlBytes);
   if (capacity < page_size() || !std::has_single_bit(capacity))
     throw SystemError(EPROTO, "attach a broadcast ring: the memory has no ring's size");
+  // What is read where its file has a hole is memory in the reader's name.
+  if (capacity > most)
+    throw SystemError(EPROTO, "attach a broadcast ring: its memory is larger than permitted");
   Mapping mapping =
       map_twice(memory.fd(), kRingControlBytes, capacity, Access::read_only, Access::read_only);
   BroadcastMemory attached(std::move(memory), std::move(mapping));
@@ -158,10 +161,30 @@ bool BroadcastReader::overtaken(std::uint64_t& missed) noexcept {
   return true;
 }
 
+// The oldest message is the next to be written over: who was too slow for it will be again. Goes on
+// in the middle, or where the messages end.
+void BroadcastReader::skip_half(std::uint64_t& missed) noexcept {
+  const BroadcastPlace oldest = next_;
+  for (std::uint64_t found = header(); is_next(found); found = header()) {
+    const std::uint64_t step = footprint(static_cast<std::uint32_t>(found));
+    const BroadcastPlace behind{.position = next_.position + step, .number = next_.number + 1};
+    if (behind.position - oldest.position > ring_.capacity / 2) break;
+    next_ = behind;
+  }
+  // acquire: these were headers if nothing has been written over since.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (ring_.control->raised.load(std::memory_order_relaxed) == floors_seen_)
+    missed += next_.number - oldest.number;
+  else
+    next_ = oldest;
+}
+
 Outcome BroadcastReader::take(std::span<std::byte> into, std::size_t& size,
                               std::uint64_t& missed) noexcept {
-  constexpr int kMostTimes = 1000;  // as above
+  constexpr int kPatience = 2;
+  constexpr int kMostTimes = 20;  // in which others may have to be looked at
   for (int times = 0; times < kMostTimes && !broken_; ++times) {
+    if (times > kPatience) skip_half(missed);
     const std::uint64_t found = header();
     if (!is_next(found)) {
       if (overtaken(missed)) continue;
@@ -176,13 +199,15 @@ Outcome BroadcastReader::take(std::span<std::byte> into, std::size_t& size,
     std::atomic_thread_fence(std::memory_order_acquire);
     if (ring_.control->raised.load(std::memory_order_relaxed) != floors_seen_ && overtaken(missed))
       continue;
-    if (!possible) break;
+    if (!possible) {
+      broken_ = true;
+      break;
+    }
     if (!fits) return Outcome::too_big;
     next_ = {.position = next_.position + footprint(size), .number = next_.number + 1};
     return Outcome::ok;
   }
-  broken_ = true;
-  return Outcome::broken;
+  return broken_ ? Outcome::broken : Outcome::would_block;
 }
 
 }  // namespace farcall

@@ -2,6 +2,8 @@
 #include "farcall/ring/message_ring.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 
 #include "farcall/error.hpp"
 #include "memory/load_once.hpp"
@@ -11,18 +13,84 @@ namespace farcall {
 using message_ring::kPiece;
 using message_ring::kReady;
 
+namespace {
+
+// A sum of bytes. Each step can be undone for a given word: where two pieces differ in one word
+// their sums differ, and where in more they are the same once in 2^64.
+constexpr std::uint64_t add(std::uint64_t sum, std::uint64_t word) noexcept {
+  return std::rotl((sum ^ word) * 0x9e3779b97f4a7c15, 29);
+}
+
+std::uint64_t sum_of(std::uint64_t sum, std::span<const std::byte> piece) noexcept {
+  constexpr std::size_t kWord = sizeof(std::uint64_t);
+  std::array<std::uint64_t, 4> lanes{sum, 1, 2, 3};  // that do not wait for each other
+  std::array<std::uint64_t, 4> words{};
+  while (piece.size() >= sizeof words) {
+    std::memcpy(words.data(), piece.data(), sizeof words);
+    for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i] = add(lanes[i], words[i]);
+    piece = piece.subspan(sizeof words);
+  }
+  words = {};
+  if (!piece.empty()) std::memcpy(words.data(), piece.data(), piece.size());
+  for (std::size_t i = 0; i * kWord < piece.size(); ++i) lanes[i] = add(lanes[i], words[i]);
+  for (const std::uint64_t lane : lanes) sum = add(sum, lane);
+  return sum;
+}
+
+}  // namespace
+
 void MessageWriter::refuse_mixing() {
   throw MisuseError("a long message is unfinished: write the same message again to go on");
 }
 
+std::size_t MessageWriter::piece_at(std::size_t sent) const noexcept {
+  const std::size_t prefix = sent == 0 ? sizeof(std::uint64_t) : 0;
+  return std::min(sending_ - sent, longest_piece() / 2 - prefix);
+}
+
+std::uint64_t MessageWriter::sum_to(std::size_t end, std::span<const std::byte> message,
+                                    std::size_t begin, std::uint64_t sum) const noexcept {
+  // By pieces: so it is the same sum wherever the message was interrupted.
+  while (begin < end) {
+    const std::size_t count = piece_at(begin);
+    sum = sum_of(sum, message.subspan(begin, count));
+    begin += count;
+  }
+  return sum;
+}
+
+void MessageWriter::note_gone(std::span<const std::byte> message) noexcept {
+  gone_.sum = sum_to(sent_, message, gone_.bytes, gone_.sum);
+  gone_.bytes = sent_;
+  gone_.from = message.data();
+}
+
+void MessageWriter::check_gone(std::span<const std::byte> message) {
+  if (sum_to(gone_.bytes, message, 0, 0) != gone_.sum) refuse_mixing();
+  gone_.checked = gone_.bytes;
+}
+
+// Returns whether all that has gone has been compared. Who comes again and again for a long message
+// would have it looked at as often: where it still is where it was that is done each time that as
+// much again has gone, and in the end.
+bool MessageWriter::go_on(std::span<const std::byte> message) {
+  // A write that has ended with an exception has not said what had gone.
+  if (sending_ != message.size() || sent_ != gone_.bytes) refuse_mixing();
+  if (message.data() == gone_.from && gone_.bytes < 2 * gone_.checked) return false;
+  check_gone(message);
+  return true;
+}
+
 Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline deadline,
                                   std::optional<SignalCount> since) {
-  if (!sending_long_) {
+  bool compared = true;
+  if (sending_long_) {
+    compared = go_on(message);
+  } else {
     sent_ = 0;
     sending_ = message.size();
     sending_long_ = true;
-  } else if (sending_ != message.size()) {
-    refuse_mixing();
+    gone_ = {};
   }
   do {
     if (!reader_is_open()) {
@@ -30,11 +98,21 @@ Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline d
       return Outcome::peer_gone;
     }
     const std::size_t prefix = sent_ == 0 ? sizeof(std::uint64_t) : 0;
-    const std::size_t count = std::min(sending_ - sent_, longest_piece() / 2 - prefix);
+    const std::size_t count = piece_at(sent_);
     const std::size_t needed = message_ring::footprint(prefix + count) + kSpare;
     if (needed > free_bytes()) {
       const Outcome outcome = wait_for_space(needed, deadline, since);
-      if (outcome != Outcome::ok) return outcome;
+      if (outcome != Outcome::ok) {
+        // Where nothing has gone, or nobody is there, it need not go on.
+        sending_long_ = sent_ != 0 && outcome != Outcome::peer_gone;
+        if (sending_long_) note_gone(message);
+        return outcome;
+      }
+    }
+    const bool last = sent_ + count == sending_;
+    if (last && !compared) {
+      note_gone(message);
+      check_gone(message);
     }
     std::byte* space = line(tail_) + message_ring::kHeader;
     if (prefix != 0) {
@@ -42,7 +120,6 @@ Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline d
       std::memcpy(space, &total, sizeof total);
     }
     copier_.copy(space + prefix, message.data() + sent_, count);
-    const bool last = sent_ + count == sending_;
     publish(prefix + count, kReady | kPiece, last ? More::unknown : More::soon);
     observe::note_sent(observed_, message.data() + sent_, count, last ? 1 : 0);
     sent_ += count;
@@ -86,7 +163,13 @@ Outcome MessageReader::wait_for_message(std::uint64_t& header, Deadline deadline
   if (broken_) return Outcome::broken;
   RingControl& control = *ring_.control;
   publish_before_waiting();
-  const auto there = [&] { return (header = look()) != 0; };
+  // Where the last message filled two lines, the next one probably does: its second line is asked
+  // for along with the first, not after it. Of a longer one the writer still writes that line.
+  const bool two_lines = message_ring::footprint(piece_bytes_) == 2 * kLine;
+  const auto there = [&] {
+    if (two_lines) __builtin_prefetch(line(head_) + kLine);
+    return (header = look()) != 0;
+  };
   const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, there,
                                        since ? *since : SignalCount::now());
   const bool is_end = outcome == Outcome::peer_gone && !receiving_long_ && writer_has_finished();

@@ -24,10 +24,10 @@ constexpr std::uint32_t kEvents = EPOLLIN | EPOLLET;
 
 }  // namespace
 
-bool turn_away(uid_t user, UniqueFd client) noexcept {
+bool turn_away(uid_t user, PrivateFd client) noexcept {
   Charge held(Resource::descriptors, user, 1);
   const bool granted = static_cast<bool>(held);
-  close_later(user, PrivateFd(std::move(client)), std::move(held));
+  close_later(user, std::move(client), std::move(held));
   return granted || is_own(user);
 }
 
@@ -57,13 +57,18 @@ UniqueFd Acceptor::accept(bool& full) noexcept {
   const std::lock_guard guard(lock_);
   if (!listener_) return {};
   keep_spare();
-  const auto no_descriptor = [] { return errno == EMFILE || errno == ENFILE; };
+  // No more come from one that was shut down, though it says so as of an error.
+  const auto nobody = [] { return errno == EAGAIN || errno == EINVAL; };
   UniqueFd client = accept_one();
-  if (client || !no_descriptor()) return client;
+  if (client || nobody()) return client;
+  if (errno != EMFILE && errno != ENFILE) {
+    full = true;  // the kernel has no memory for it, say
+    return client;
+  }
   // Also said where nobody waits.
   spare_.reset();
   client = accept_one();
-  full = client || no_descriptor();
+  full = client || !nobody();
   if (!client) keep_spare();
   return client;
 }
@@ -83,7 +88,8 @@ void Acceptor::accept_waiting(const Take& take) noexcept {
       take(client, who, full);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
     }
-    if (client && !turn_away(who.uid, std::move(client))) return look_again_after(who.uid);
+    if (client && !turn_away(who.uid, PrivateFd(std::move(client))))
+      return look_again_after(who.uid);
   }
   // Edges tell of those that come from now on.
   look_again();
@@ -142,7 +148,7 @@ void Acceptor::watch_for(std::uint32_t events) noexcept {
 
 void Acceptor::look_again() noexcept { watch_for(kEvents); }
 
-// In a moment, although nothing more may come: there was no descriptor to let anybody in.
+// In a moment, although nothing more may come: there was no descriptor or memory to let anybody in.
 void Acceptor::look_again_later() noexcept {
   static constexpr auto kMoment = std::chrono::milliseconds(100);
   if (looks_later_.exchange(true)) return;

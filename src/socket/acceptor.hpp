@@ -15,7 +15,7 @@ namespace farcall::process {
 
 // Closes the socket of somebody who has connected, elsewhere and at that user's expense. False:
 // more of that user's waits to be closed already than is its share, so nobody else is to be let in.
-bool turn_away(uid_t user, UniqueFd client) noexcept;
+bool turn_away(uid_t user, PrivateFd client) noexcept;
 
 // A listening socket of this process. Where the process has no descriptor left, who waits at the
 // door is let in all the same, to be told so at once, with one that was kept for that.

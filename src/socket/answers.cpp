@@ -8,6 +8,7 @@
 #include <array>
 
 #include "farcall/error.hpp"
+#include "process/identity.hpp"
 
 namespace farcall {
 
@@ -20,12 +21,18 @@ bool is_packet_socket(int descriptor) noexcept {
   return option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == SOCK_SEQPACKET;
 }
 
+// Those who have no number here all look alike.
+bool is_same_group(gid_t a, gid_t b) noexcept {
+  return a == b && (!process::is_overflow_id(a) || process::knows_all_users());
+}
+
 bool made_by_sender(int answers, const Credentials& sender) noexcept {
   if (!is_packet_socket(answers)) return false;
   ucred maker{};
   socklen_t size = sizeof maker;
-  return ::getsockopt(answers, SOL_SOCKET, SO_PEERCRED, &maker, &size) == 0 &&
-         maker.pid == sender.pid && maker.uid == sender.uid && maker.gid == sender.gid;
+  return ::getsockopt(answers, SOL_SOCKET, SO_PEERCRED, &maker, &size) == 0 && sender.pid > 0 &&
+         maker.pid == sender.pid && process::same_user(maker.uid, sender.uid) &&
+         is_same_group(maker.gid, sender.gid);
 }
 
 std::pair<process::PrivateFd, process::PrivateFd> private_socket_pair() {

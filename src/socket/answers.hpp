@@ -17,7 +17,9 @@ namespace farcall {
 bool is_packet_socket(int descriptor) noexcept;
 
 // Whether a client's descriptor is a packet socket that the sender itself has made. One that was
-// connected to somebody else's listener would be spoken to in the server's name. Waits for nobody.
+// connected to somebody else's listener would be spoken to in the server's name. Of a sender that
+// has no number here as a process, a user or a group (in a namespace) that cannot be told: false.
+// Waits for nobody.
 bool made_by_sender(int answers, const Credentials& sender) noexcept;
 
 // The server's end, which says who has sent each packet (SO_PASSCRED), and the client's. Throws

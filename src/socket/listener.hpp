@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who listens at a name, for those who cannot get through to it.
+// Those who listen at a name: one of this process alone, and who it is, for those who cannot get
+// through to it.
 #pragma once
 
 #include <sys/types.h>
@@ -8,7 +9,22 @@
 #include <optional>
 #include <string_view>
 
+#include "farcall/socket.hpp"
+#include "process/process.hpp"
+
 namespace farcall {
+
+// As NamedListener, but no child has it, nor the clients: the name is free, and the clients are
+// told, when this process goes.
+class PrivateListener {
+ public:
+  explicit PrivateListener(std::string_view name);
+  process::PrivateFd accept(Deadline deadline,
+                            std::optional<SignalCount> since = std::nullopt) const;
+
+ private:
+  process::PrivateFd fd_;
+};
 
 // The user whose socket of that type (SOCK_STREAM, SOCK_SEQPACKET) listens at an abstract name, as
 // the kernel says (sock_diag). Nothing where there is none, or the kernel does not tell.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farcall/socket.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -18,6 +19,7 @@
 #include "process/background.hpp"
 #include "process/identity.hpp"
 #include "socket/acceptor.hpp"
+#include "socket/listener.hpp"
 #include "wait/held_signals.hpp"
 
 namespace farcall {
@@ -419,9 +421,14 @@ NamedListener::NamedListener(std::string_view name) : fd_(stream_socket()) {
   if (::listen(fd_.get(), SOMAXCONN) != 0) throw_errno("listen");
 }
 
-UniqueFd NamedListener::accept(Deadline deadline, std::optional<SignalCount> since) const {
-  while (wait_for(fd_.get(), POLLIN, deadline, since)) {
-    UniqueFd client(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+namespace {
+
+// The next client of this user, of those that `accept_one` brings (UniqueFd or PrivateFd).
+template <class Accept>
+auto accept_own(int listener, Deadline deadline, std::optional<SignalCount> since,
+                Accept accept_one) {
+  while (wait_for(listener, POLLIN, deadline, since)) {
+    auto client = accept_one();
     if (!client) {
       if (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN) continue;
       throw_errno("accept");
@@ -429,7 +436,7 @@ UniqueFd NamedListener::accept(Deadline deadline, std::optional<SignalCount> sin
     const uid_t who = peer_credentials(client.get()).uid;
     if (process::is_own(who)) return client;
     // With what it may have sent. Strangers who come without end take none of the caller's time.
-    bool closed = process::turn_away(who, std::move(client));
+    bool closed = process::turn_away(who, process::PrivateFd(std::move(client)));
     while (monotonic_ns() < deadline.at()) {
       if (since && SignalCount::now() != *since) throw SystemError(EINTR, "accept");
       if (closed) break;
@@ -439,6 +446,29 @@ UniqueFd NamedListener::accept(Deadline deadline, std::optional<SignalCount> sin
     if (!closed || monotonic_ns() >= deadline.at()) break;
   }
   throw SystemError(ETIMEDOUT, "wait for a client");
+}
+
+}  // namespace
+
+UniqueFd NamedListener::accept(Deadline deadline, std::optional<SignalCount> since) const {
+  return accept_own(fd_.get(), deadline, since, [this] {
+    return UniqueFd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  });
+}
+
+PrivateListener::PrivateListener(std::string_view name) {
+  const process::NoFork guard;
+  fd_ = process::PrivateFd(NamedListener(name).release());
+  // The kernel must not wait in accept(2), while no fork may begin.
+  if (::fcntl(fd_.get(), F_SETFL, O_RDWR | O_NONBLOCK) != 0) throw_errno("listen");
+}
+
+process::PrivateFd PrivateListener::accept(Deadline deadline,
+                                           std::optional<SignalCount> since) const {
+  return accept_own(fd_.get(), deadline, since, [this] {
+    const process::NoFork guard;
+    return process::PrivateFd(UniqueFd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+  });
 }
 
 void connect_until(int socket, const AbstractAddress& address, Deadline deadline,

@@ -14,6 +14,7 @@
 
 #include "tool/child_signal.hpp"
 #include "tool/command.hpp"
+#include "tool/end_signals.hpp"
 #include "tool/say.hpp"
 
 namespace farcall::tool {
@@ -43,7 +44,7 @@ void stop_or_end(int signal) {
 void stop_at_signals() {
   struct sigaction action {};
   action.sa_handler = stop_or_end;
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+  for (const int signal : end_signals()) ::sigaction(signal, &action, nullptr);
   // Who reads what is written may have enough; then writing fails.
   ::signal(SIGPIPE, SIG_IGN);
 }

@@ -97,11 +97,10 @@ int with_output_written(int exit_code) {
   errno = 0;
   std::cout.flush();
   const bool flushed = std::fflush(stdout) == 0;
-  if (exit_code != kSuccess) return exit_code;  // which has been told of
   if (flushed && std::ferror(stdout) == 0 && std::cout.good()) return exit_code;
   // An earlier error is no longer known.
   say("farcall: cannot write to standard output: {}\n", std::strerror(errno != 0 ? errno : EIO));
-  return kFailure;
+  return exit_code == kSuccess ? kFailure : exit_code;
 }
 
 }  // namespace
@@ -112,7 +111,8 @@ Option Option::required() const {
 }
 
 Option Option::separated_by_commas() const {
-  option_->delimiter(',');
+  // One word each time: what follows is somebody else's.
+  option_->delimiter(',')->allow_extra_args(false);
   return *this;
 }
 

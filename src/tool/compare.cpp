@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -160,6 +161,7 @@ Settings settings_of(const Options& options, Selection& selection) {
 // Fails at once, not after minutes, where the file cannot be written; creates nothing yet.
 void require_writable(const std::string& path) {
   const auto parent = std::filesystem::absolute(path).parent_path();
+  if (std::filesystem::is_directory(path)) throw SystemError(EISDIR, "write " + path);
   const bool exists = ::access(path.c_str(), F_OK) == 0;
   if (::access(exists ? path.c_str() : parent.c_str(), W_OK) != 0)
     throw SystemError(errno, "write " + path);
@@ -181,6 +183,25 @@ void plot_report(const std::string& report, const std::string& picture) {
   plot(fmt::format("/proc/self/fd/{}", memory.get()), picture);
 }
 
+template <class Body>
+std::exception_ptr failure_of(Body body) {
+  try {
+    body();
+    return nullptr;
+  } catch (const std::exception&) {
+    return std::current_exception();
+  }
+}
+
+void tell(std::FILE* out, const Comparison& comparison, const Machine& machine) {
+  std::string text = report_table(comparison, machine, ::isatty(::fileno(out)) != 0);
+  const auto sentences = explain(comparison);
+  if (!sentences.empty()) text += "\n";
+  for (const std::string& sentence : sentences) text += sentence + "\n";
+  // One that cannot be written to is told of at the end.
+  (void)std::fwrite(text.data(), 1, text.size(), out);
+}
+
 int compare_rows(const Options& options, const RowList& list) {
   Selection selection = select_rows(list, options.rows, options.waits);
   const bool json_to_stdout = options.json == "-";
@@ -196,17 +217,18 @@ int compare_rows(const Options& options, const RowList& list) {
   const Machine machine = describe_machine(processors);
   const Comparison comparison = run_comparison(settings, processors, std::move(selection.absent));
 
-  std::FILE* const out = json_to_stdout ? stderr : stdout;
-  fmt::print(out, "{}", report_table(comparison, machine, ::isatty(::fileno(out)) != 0));
-  const auto sentences = explain(comparison);
-  if (!sentences.empty()) fmt::print(out, "\n");
-  for (const std::string& sentence : sentences) fmt::print(out, "{}\n", sentence);
-
+  // What was measured for minutes is kept before it is told: who is to hear may have gone.
   const std::string report = report_json(comparison, machine);
-  if (json_to_stdout) fmt::print("{}", report);
-  if (json_to_file) write_file(options.json, report);
-  if (!options.picture.empty()) plot_report(report, options.picture);
-  return comparison.any_failed() ? kFailure : kSuccess;
+  const std::exception_ptr lost = failure_of([&] {
+    if (json_to_file) write_file(options.json, report);
+    if (!options.picture.empty()) plot_report(report, options.picture);
+  });
+  if (json_to_stdout) (void)std::fwrite(report.data(), 1, report.size(), stdout);
+  tell(json_to_stdout ? stderr : stdout, comparison, machine);
+  if (lost) std::rethrow_exception(lost);
+  if (!comparison.results.empty()) return comparison.any_failed() ? kFailure : kSuccess;
+  say("farcall compare: nothing was measured: {}\n", why_nothing(comparison));
+  return kFailure;
 }
 
 int compare_command(const Options& options) {
@@ -243,8 +265,9 @@ void add_compare(Command root, int& exit_code) {
       .shows_default()
       .suggests("pair broadcast scaling dead-peer");
   add_list("--rows", options->rows,
-           "Mechanisms, or groups of them: all, main, controls, channels, shared, linux, peers",
-           "all main controls channels shared linux peers");
+           "Mechanisms, or groups of them: all, main, controls, channels, shared, linux, kernel, "
+           "peers",
+           "all main controls channels shared linux kernel peers");
   add_list("--sizes", options->sizes,
            "Message sizes in bytes, from 0 (8,64,1K,8K,64K,1M,16M; of broadcast and scaling 64)",
            "");
@@ -281,7 +304,9 @@ void add_compare(Command root, int& exit_code) {
       .option("--budget", options->budget_ms,
               "Milliseconds per row and round, instead of --quick's or the default")
       .between(1, 60'000);
-  command.option("--seed", options->seed, "For the order of rows and the payload").shows_default();
+  command.option("--seed", options->seed, "For the order of rows and the payload")
+      .shows_default()
+      .not_negative();
   command.runs([options, &exit_code] { exit_code = compare_command(*options); });
 }
 

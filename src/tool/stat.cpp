@@ -2,14 +2,17 @@
 //
 // farcall stat: everything that a process, or all who have to do with a name, tell of themselves.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
+#include <tuple>
 
 #include "tool/command.hpp"
 #include "tool/say.hpp"
@@ -51,9 +54,16 @@ std::optional<pid_t> pid_of(const std::string& text) {
   return static_cast<pid_t>(pid);
 }
 
+// A channel's name without a user is the caller's own, or root's.
+bool is_channel(const End& end, const std::string& name) {
+  return end.kind == observe::Kind::channel &&
+         (end.name == std::to_string(::geteuid()) + "/" + name || end.name == "0/" + name);
+}
+
 bool has_name(const Process& process, const End& end, const std::string& name) {
-  return watch::printable(end.name) == name || watch::printable(process.command) == name ||
-         watch::to_text(end.local) == name || watch::to_text(end.remote) == name;
+  return watch::printable(end.name) == name || is_channel(end, name) ||
+         watch::printable(process.command) == name || watch::to_text(end.local) == name ||
+         watch::to_text(end.remote) == name;
 }
 
 std::string age_of(std::int64_t opened) {
@@ -179,8 +189,15 @@ std::vector<Process> find(const Stat& stat, std::string& reason) {
   return found;
 }
 
-bool is_same(const End& one, const End& other) {
-  return one.table == other.table && one.index == other.index && one.generation == other.generation;
+// The ends of `now` in the place of those that they were before.
+void take_anew(std::vector<End>& ends, const std::vector<End>& now) {
+  const auto place = [](const End& end) {
+    return std::tuple(end.table, end.index, end.generation);
+  };
+  std::map<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>, const End*> fresh;
+  for (const End& end : now) fresh[place(end)] = &end;
+  for (End& end : ends)
+    if (const auto found = fresh.find(place(end)); found != fresh.end()) end = *found->second;
 }
 
 // Of each process the times that its ends had recorded before.
@@ -205,9 +222,7 @@ Before time_answers(std::vector<Process>& processes, double seconds) {
     Process now;
     if (watch::look(process.pid, now) != watch::Seen::yes || now.started != process.started)
       continue;
-    for (End& end : process.ends)
-      for (End& fresh : now.ends)
-        if (is_same(end, fresh)) end = fresh;
+    take_anew(process.ends, now.ends);
     process.closed = std::move(now.closed);
   }
   return before;

@@ -69,10 +69,6 @@ int futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadlin
   return result == 0 ? 0 : errno;
 }
 
-void futex_wake(std::atomic<std::uint32_t>& word) noexcept {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
-}
-
 }  // namespace
 
 constinit thread_local std::atomic<unsigned long> SignalCount::caught{0};
@@ -165,7 +161,12 @@ bool Waiter::gone(const WaitState& peer) const noexcept {
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
   const int count = ::poll(&death, 1, 0);
   ::pthread_setcancelstate(cancel_state, nullptr);
-  return count > 0 && (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  if (count >= 0) return (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  // Where RLIMIT_NOFILE is 0 the kernel polls nothing. Not recv(2), a point of cancellation.
+  char ring = 0;
+  const long got =
+      ::syscall(SYS_recvfrom, lifeline_, &ring, 1, MSG_PEEK | MSG_DONTWAIT, nullptr, nullptr);
+  return got == 0 || (got < 0 && errno == ECONNRESET);
 }
 
 [[gnu::hot]] void Waiter::note_processor(WaitState& mine) noexcept {
@@ -251,8 +252,9 @@ void Waiter::judge_spin(Outcome outcome, std::int64_t now) noexcept {
   const std::int64_t budget = spin_budget();
   if (budget == 0) return false;
   if (!spin(peer, std::min(start + budget, deadline.at()), ready)) {
-    observe::note_spun(observed_, std::min(budget, deadline.at() - start));
-    if (in_company_ && !probe) spun_until_ = monotonic_ns();  // of a probe it is no surprise
+    const std::int64_t now = monotonic_ns();
+    observe::note_spun(observed_, now - start);
+    if (in_company_ && !probe) spun_until_ = now;  // of a probe it is no surprise
     return false;
   }
   next_spin_pause_ = std::max(next_spin_pause_ / 2, kShortestSpinPause);
@@ -275,6 +277,12 @@ bool Waiter::spin(const WaitState& peer, std::int64_t until, ReadyRef ready) {
   }
 }
 
+Outcome Waiter::give_up(const WaitState& peer, Outcome why, ReadyRef ready) const {
+  const bool over = gone(peer);
+  if (ready()) return Outcome::ok;
+  return over ? Outcome::peer_gone : why;
+}
+
 Outcome Waiter::spin_for_ever(const WaitState& peer, Deadline deadline, ReadyRef ready,
                               SignalCount since) {
   const std::int64_t start = monotonic_ns();
@@ -286,8 +294,8 @@ Outcome Waiter::spin_for_ever(const WaitState& peer, Deadline deadline, ReadyRef
       relax();
     }
     const std::int64_t now = monotonic_ns();
-    if (now >= deadline.at()) return Outcome::timed_out;
-    if (SignalCount::now() != since) return ready() ? Outcome::ok : Outcome::interrupted;
+    if (now >= deadline.at()) return give_up(peer, Outcome::timed_out, ready);
+    if (SignalCount::now() != since) return give_up(peer, Outcome::interrupted, ready);
     if (now >= death_check) {
       if (gone(peer)) return ready() ? Outcome::ok : Outcome::peer_gone;
       death_check = now + kDeathCheckEvery;
@@ -370,7 +378,7 @@ Outcome Waiter::sleep(WaitState& mine, const WaitState& peer, std::int64_t start
                       ReadyRef ready, SignalCount since) {
   // The first sleep is on the futex, which is cheap and deaf to the peer's death; a sleeper that
   // nobody has woken by `shallow` moves to the descriptor.
-  const Deadline shallow = lifeline_ < 0 ? Deadline::never() : Deadline(start + kShallowSleep);
+  Deadline shallow = lifeline_ < 0 ? Deadline::never() : Deadline(start + kShallowSleep);
   Outcome outcome = Outcome::ok;
   for (bool deep = deaf_;;) {
     park(mine, deep ? WaitState::kOnDescriptor : WaitState::kOnFutex);
@@ -390,10 +398,19 @@ Outcome Waiter::sleep(WaitState& mine, const WaitState& peer, std::int64_t start
       outcome = Outcome::ok;
       break;
     }
-    if (outcome == Outcome::interrupted) break;
-    if (outcome == Outcome::timed_out) {
-      if (deep || deadline <= shallow) break;
+    const bool timed_out = outcome == Outcome::timed_out;
+    if (outcome == Outcome::interrupted || (timed_out && (deep || deadline <= shallow))) {
+      outcome = give_up(peer, outcome, ready);
+      break;
+    }
+    if (outcome == Outcome::would_block) {  // the kernel lets nobody sleep there, see gone()
+      deep = false;
+      shallow = Deadline(monotonic_ns() + kShallowSleep);
+    }
+    if (timed_out) {
       deep = true;
+      // The one that its bell wakes may be kept by a signal handler while others hear the socket.
+      if (std::exchange(rang_bell_, false)) ring_doorbell();
     }
   }
   mine.parked.store(WaitState::kAwake, std::memory_order_relaxed);
@@ -422,68 +439,16 @@ Outcome Waiter::sleep_on_descriptor(Deadline deadline, SignalCount since) {
     ::pthread_setcancelstate(cancellable_ ? PTHREAD_CANCEL_ENABLE : PTHREAD_CANCEL_DISABLE,
                              &cancel_state);
     count = ::ppoll(&doorbell, 1, deadline.is_never() ? nullptr : &left, held.before());
+    if (count < 0) count = -errno;
     ::pthread_setcancelstate(cancel_state, nullptr);
   }
-  if (count < 0) return Outcome::interrupted;
+  if (count == -EINTR) return Outcome::interrupted;
   if (count == 0) return Outcome::timed_out;
   drain_.take(drain_.context, lifeline_);
+  if (count < 0) return Outcome::would_block;
   // A peer that rings without end, and has nothing, does not put off the deadline.
   const bool late = !deadline.is_never() && left.tv_sec == 0 && left.tv_nsec == 0;
   return late ? Outcome::timed_out : Outcome::ok;
-}
-
-void Waiter::finish(WaitState& mine, WaitState& peer) noexcept {
-  // release: pairs with the acquire in gone() and sleep().
-  mine.state.store(WaitState::kFinished, std::memory_order_release);
-  full_fence();  // pairs with the one in park()
-  std::uint32_t parked = WaitState::kOnFutex;
-  if (peer.parked.compare_exchange_strong(parked, WaitState::kAwake, std::memory_order_relaxed))
-    futex_wake(peer.parked);
-}
-
-void Waiter::finish_poll(WaitState& mine) noexcept {
-  unpark(mine);
-  drain_.take(drain_.context, lifeline_);
-}
-
-void drop_doorbells(void*, int lifeline) noexcept {
-  // More than a socket holds of single bytes. A peer that sends as fast as this reads is not read
-  // to the end: what is left makes the next sleep end at once, and that looks at the clock.
-  constexpr int kMostReads = 16;
-  char rings[64];
-  // Not recv(2), which the C library makes a point of cancellation.
-  for (int i = 0; i < kMostReads; ++i)
-    if (::syscall(SYS_recvfrom, lifeline, rings, sizeof rings, MSG_DONTWAIT, nullptr, nullptr) !=
-        sizeof rings)
-      return;
-}
-
-[[gnu::hot]] void Waiter::wake_parked(WaitState& mine, WaitState& peer) noexcept {
-  const std::uint64_t before = ticks();
-  note_processor(mine);
-  after_sleep_ = AfterSleep::peers;
-  observe::note_wake(observed_);
-  // Exchanged, so that one sleep is woken once. Unknown values come from a hostile peer.
-  switch (peer.parked.exchange(WaitState::kAwake, std::memory_order_relaxed)) {
-    case WaitState::kOnFutex: futex_wake(peer.parked); break;
-    case WaitState::kOnBell:
-      peer.bell.fetch_add(1, std::memory_order_release);
-      futex_wake(peer.bell);
-      break;
-    case WaitState::kOnDescriptor: {
-      // A full socket has a doorbell in it already; a closed one tells that nobody will answer.
-      const char ring = 0;
-      const int saved = errno;
-      // Not send(2), which the C library makes a point of cancellation.
-      if (::syscall(SYS_sendto, doorbell_, &ring, 1, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0) < 0 &&
-          errno != EAGAIN)
-        deaf_ = true;
-      errno = saved;
-      break;
-    }
-    default: break;
-  }
-  waking_ += ticks() - before;
 }
 
 }  // namespace farcall

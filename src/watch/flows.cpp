@@ -165,18 +165,22 @@ void Flows::time_answers(const std::vector<Process>& processes) {
   }
 }
 
-void Flows::add_half(Flow& flow, const Ref& ref, bool left, bool other_seen) const {
+void Flows::add_half(Flow& flow, const Ref& ref, bool left, const Ref& other) const {
   const Counters& now = now_.at(key_of(ref)).counters;
   static constexpr Last kNothing{};
   const auto found = last_.find(key_of(ref));
   const Last& before = found == last_.end() ? kNothing : found->second;
   // What was open at the last look and is seen only now had counted before.
   const bool is_late = found == last_.end() && ref.end->opened < looked_before_;
+  const bool other_seen = other.end != nullptr;
+  // Then the other end has told of it until now, which is not counted a second time.
+  const bool was_told_of = is_late && other_seen && last_.contains(key_of(other));
   for (Figures* const figures : {&flow.total, &flow.since, &flow.grown}) {
     Figures& to = *figures;
-    const Last& last = figures == &flow.total              ? kNothing
-                       : is_late && figures == &flow.since ? now_.at(key_of(ref))
-                                                           : before;
+    const bool begins_now = was_told_of || (is_late && figures == &flow.since);
+    const Last& last = figures == &flow.total ? kNothing
+                       : begins_now           ? now_.at(key_of(ref))
+                                              : before;
     const Counters& from = last.counters;
     // Each party tells what it has sent; where it cannot be seen, the other one what came.
     add_passed(left ? to.forward : to.back, now.sent, from.sent);
@@ -236,8 +240,8 @@ void Flows::add(const Ref& left, const Ref& right, const Ref& left_known, const 
   flow.left.seen = flow.left.seen || left.end != nullptr;
   flow.right.seen = flow.right.seen || right.end != nullptr;
   ++flow.connections;
-  if (left.end != nullptr) add_half(flow, left, true, right.end != nullptr);
-  if (right.end != nullptr) add_half(flow, right, false, left.end != nullptr);
+  if (left.end != nullptr) add_half(flow, left, true, right);
+  if (right.end != nullptr) add_half(flow, right, false, left);
 }
 
 // All have the same memory. Usually there is one of each; after forks, and of broadcasts, there may

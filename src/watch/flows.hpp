@@ -52,7 +52,7 @@ struct Flow {
   unsigned connections = 0;
   Figures total;  // of the connections that there are now
   Figures since;  // the last look; nothing of what was open then and is seen only now
-  Figures grown;  // of all looks at this flow: never less, though connections go
+  Figures grown;  // of all looks at this flow: never less, though connections go, and nothing twice
 };
 
 // Time below which so many of a hundred answers have stayed, roughly; 0 where nothing is known.
@@ -101,7 +101,7 @@ class Flows {
   void read_all_times(const std::vector<Process>& processes);
   void pair(std::vector<Ref>& lefts, std::vector<Ref>& rights);
   void add(const Ref& left, const Ref& right, const Ref& left_known, const Ref& right_known);
-  void add_half(Flow& flow, const Ref& ref, bool is_left, bool other_seen) const;
+  void add_half(Flow& flow, const Ref& ref, bool is_left, const Ref& other) const;
 
   const Options options_;
   std::map<Key, Last> last_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <map>
 
 #include "watch/maps.hpp"
 #include "watch/status.hpp"
@@ -39,6 +40,19 @@ std::uint64_t end_of_lease(std::chrono::nanoseconds duration) {
          static_cast<std::uint64_t>(now.tv_nsec) + static_cast<std::uint64_t>(duration.count());
 }
 
+// Those whose tables are still there. The process may have executed something else meanwhile, or
+// unmapped one, and have what is its own at that address.
+std::vector<const Lease*> with_tables(const Owner& of, const std::vector<Lease>& leases) {
+  std::map<std::uint64_t, bool> there;
+  std::vector<const Lease*> left;
+  for (const Lease& lease : leases) {
+    const auto [table, is_new] = there.try_emplace(lease.end->table, false);
+    if (is_new) table->second = has_table(of, table->first);
+    if (table->second) left.push_back(&lease);
+  }
+  return left;
+}
+
 }  // namespace
 
 std::size_t renew(const Process& process, const std::vector<Lease>& leases,
@@ -50,12 +64,13 @@ std::size_t renew(const Process& process, const std::vector<Lease>& leases,
   constexpr std::size_t kAtOnce = 512;  // the kernel takes 1024
   const std::uint64_t until = end_of_lease(duration);
   std::size_t written = 0;
-  for (std::size_t from = 0; from < leases.size(); from += kAtOnce) {
-    const std::size_t count = std::min(kAtOnce, leases.size() - from);
+  const std::vector<const Lease*> left = with_tables(owner_of(process), leases);
+  for (std::size_t from = 0; from < left.size(); from += kAtOnce) {
+    const std::size_t count = std::min(kAtOnce, left.size() - from);
     std::vector<std::uint64_t> words(count);
     std::vector<iovec> there(count);
     for (std::size_t i = 0; i < count; ++i) {
-      const Lease& lease = leases[from + i];
+      const Lease& lease = *left[from + i];
       words[i] = (until & ~observe::detail::kSampleBits) |
                  std::min<std::uint64_t>(lease.sampling, observe::detail::kSampleBits);
       there[i] = {.iov_base = reinterpret_cast<void*>(address_of(lease)),

@@ -22,7 +22,10 @@ struct Lease {
 
 // Writes them all; how many could be. The process must still be the one that was looked at: one
 // that has changed its identity meanwhile (executed something with other rights) is left alone by
-// the kernel's rule for who may trace whom.
+// the kernel's rule for who may trace whom. What stands in place of a table is not written to
+// either, where the table went before it is looked at once more, just before the write. One that
+// goes in between, in some microseconds, is not noticed: the kernel has no way to do both at once,
+// short of stopping the process.
 std::size_t renew(const Process& process, const std::vector<Lease>& leases,
                   std::chrono::nanoseconds duration);
 

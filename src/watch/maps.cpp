@@ -42,7 +42,7 @@ void MapsReader::line(const char* text, Maps& into) {
 
 int read_maps(const Owner& of, Maps& into) {
   std::string text;
-  if (const int error = read_maps_text(of, text); error != 0) return error;
+  if (const int error = read_text(of, ProcFile::maps, text); error != 0) return error;
   MapsReader reader;
   for (std::size_t at = 0; at < text.size();) {
     std::size_t end = text.find('\n', at);

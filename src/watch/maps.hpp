@@ -16,7 +16,7 @@ struct Maps {
   std::vector<Session> files;         // that are mapped; sorted by inode
 };
 
-// Reads /proc/PID/maps. 0, or an errno value, see read_maps_text().
+// Reads /proc/PID/maps. 0, or an errno value, see read_text().
 int read_maps(const Owner& of, Maps& into);
 // One line of it; `into` gets a file, and `previous` remembers what tables are recognised by.
 class MapsReader {

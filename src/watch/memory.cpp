@@ -55,15 +55,15 @@ ssize_t read_or_write(bool writes, pid_t pid, void* here, std::size_t size,
                 : ::process_vm_readv(pid, &local, 1, there.data(), there.size(), 0);
 }
 
-int open_maps(pid_t pid) noexcept {
+int open_text(pid_t pid, ProcFile file) noexcept {
   char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/maps", pid);
+  std::snprintf(path, sizeof path, "/proc/%d/%s", pid, file == ProcFile::maps ? "maps" : "environ");
   return ::open(path, O_RDONLY | O_CLOEXEC);
 }
 
 // As much of the file as there is room for, or -1.
-ssize_t read_maps_file(pid_t pid, std::span<char> into) noexcept {
-  const int fd = open_maps(pid);
+ssize_t read_file(pid_t pid, ProcFile file, std::span<char> into) noexcept {
+  const int fd = open_text(pid, file);
   if (fd < 0) return -1;
   std::size_t size = 0;
   ssize_t got = 1;
@@ -77,7 +77,9 @@ ssize_t read_maps_file(pid_t pid, std::span<char> into) noexcept {
 
 // What the two processes share.
 struct Desk {
-  enum class What : std::uint8_t { read, write, maps } what;
+  enum class What : std::uint8_t { read, write, text } what;
+  ProcFile file;
+  Rights rights;
   Owner of;
   std::size_t size;
   std::size_t places;
@@ -88,12 +90,13 @@ struct Desk {
 };
 
 void serve_one(Desk& desk) noexcept {
-  const ActAs user(desk.of.user, desk.of.group);
+  const bool own = desk.rights == Rights::own;
+  const ActAs user(own ? ::geteuid() : desk.of.user, own ? ::getegid() : desk.of.group);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // which a change of the user has cleared
   errno = EPERM;
   desk.result = -1;
-  if (user && desk.what == Desk::What::maps)
-    desk.result = read_maps_file(desk.of.pid, desk.data);
+  if (user && desk.what == Desk::What::text)
+    desk.result = read_file(desk.of.pid, desk.file, desk.data);
   else if (user)
     desk.result = read_or_write(desk.what == Desk::What::write, desk.of.pid, desk.data.data(),
                                 desk.size, std::span(desk.there).first(desk.places));
@@ -229,6 +232,8 @@ class Foreign {
     std::span<const iovec> there = {};
     std::size_t size = 0;
     const void* data = nullptr;  // what is written
+    ProcFile file{};
+    Rights rights{};
   };
   // -1 with errno, or what the call has returned; then `take` gets the desk.
   template <class Take>
@@ -271,6 +276,8 @@ class Foreign {
   }
   static void put(const Request& request, Desk& desk) noexcept {
     desk.what = request.what;
+    desk.file = request.file;
+    desk.rights = request.rights;
     desk.of = request.of;
     desk.size = request.size;
     desk.places = request.there.size();
@@ -329,20 +336,23 @@ std::size_t write_memory(const Owner& of, std::span<const iovec> there, const vo
   return put > 0 ? static_cast<std::size_t>(put) : 0;
 }
 
-int read_maps_text(const Owner& of, std::string& into) {
+int read_text(const Owner& of, ProcFile file, std::string& into, Rights rights) {
   constexpr std::size_t kMost = std::size_t{64} << 20;
   into.clear();
   if (is_foreign(of)) {
     const auto take = [&](const Desk& desk) {
       into.assign(desk.data.data(), static_cast<std::size_t>(desk.result));
     };
-    return Foreign::here().ask({.what = Desk::What::maps, .of = of}, take) < 0 ? errno : 0;
+    return Foreign::here().ask({.what = Desk::What::text, .of = of, .file = file, .rights = rights},
+                               take) < 0
+               ? errno
+               : 0;
   }
-  const UniqueFd file(open_maps(of.pid));
-  if (!file) return errno;
+  const UniqueFd opened(open_text(of.pid, file));
+  if (!opened) return errno;
   std::array<char, 65'536> some;
   ssize_t got = 0;
-  while (into.size() < kMost && (got = ::read(file.get(), some.data(), some.size())) > 0)
+  while (into.size() < kMost && (got = ::read(opened.get(), some.data(), some.size())) > 0)
     into.append(some.data(), static_cast<std::size_t>(got));
   return got < 0 ? errno : 0;
 }

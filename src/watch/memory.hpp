@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -31,7 +32,11 @@ bool read_memory(const Owner& of, std::span<const iovec> there, void* into, std:
 // How many bytes have been written, up to the first that could not be.
 std::size_t write_memory(const Owner& of, std::span<const iovec> there, const void* from,
                          std::size_t size);
-// /proc/PID/maps. 0, or an errno value, of which ETIMEDOUT is the same.
-int read_maps_text(const Owner& of, std::string& into);
+// What the kernel reads of a process's memory for a file of /proc/PID.
+enum class ProcFile : std::uint8_t { maps, environ };
+// With whose rights root reads; it is not held up in either case.
+enum class Rights : std::uint8_t { owners, own };
+// Such a file. 0, or an errno value, of which ETIMEDOUT is the same.
+int read_text(const Owner& of, ProcFile file, std::string& into, Rights rights = Rights::owners);
 
 }  // namespace farcall::watch

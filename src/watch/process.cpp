@@ -13,8 +13,10 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 
+#include "farcall/error.hpp"
 #include "watch/maps.hpp"
 #include "watch/memory.hpp"
 #include "watch/status.hpp"
@@ -170,6 +172,7 @@ void take_ends(const Copy& copy, std::uint64_t table, const Status& status, cons
   // A table of another process: this one runs on that one's memory for a moment (vfork).
   if (owner.pid != 0 && owner.pid != status.own_pid) return;
   into.not_listed += owner.not_listed;
+  into.mark = reinterpret_cast<const Header&>(copy.identities[0]).spare;
   take_closed(copy.ended, into.closed);
   into.tables.push_back({.address = table, .process = table + offsetof(Table, counters)});
   for (std::size_t i = 1; i < copy.identities.size(); ++i) {
@@ -226,7 +229,9 @@ Seen examine(pid_t pid, const Status& status, std::size_t most, Process& into) {
           .group = status.group,
           .command = status.command,
           .started = status.started,
+          .parent = status.parent,
           .same_pids = status.same_pids,
+          .mark = 0,
           .ends = {},
           .tables = {},
           .closed = {},
@@ -236,22 +241,28 @@ Seen examine(pid_t pid, const Status& status, std::size_t most, Process& into) {
 
 }  // namespace
 
+bool has_table(const Owner& of, std::uint64_t address) {
+  Header header;
+  return read_at(of, address, &header, sizeof header) && is_ours(header);
+}
+
 Seen look(pid_t pid, Process& into, std::size_t most) {
   Status status;
   return read_status(pid, status) ? examine(pid, status, most, into) : Seen::gone;
 }
 
 std::vector<Process> Everybody::look(Whose whose) {
-  constexpr unsigned kMostRounds = 4;
   std::vector<Process> found;
   std::vector<std::pair<pid_t, Known>> plain;
   std::map<uid_t, std::size_t> taken;
   const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), ::closedir);
-  if (proc == nullptr) return found;
+  if (proc == nullptr) throw_errno("/proc");
+  bool any = false;
   while (const dirent* entry = ::readdir(proc.get())) {
     char* end = nullptr;
     const long pid = std::strtol(entry->d_name, &end, 10);
     if (*end != '\0' || pid <= 0) continue;
+    any = true;
     const auto number = static_cast<pid_t>(pid);
     const auto known = std::lower_bound(plain_.begin(), plain_.end(), number,
                                         [](const auto& one, pid_t p) { return one.first < p; });
@@ -263,7 +274,11 @@ std::vector<Process> Everybody::look(Whose whose) {
     }
     Process process;
     Status status;
-    if (!read_status(number, status)) continue;
+    errno = 0;
+    if (!read_status(number, status)) {
+      if (errno == EMFILE || errno == ENFILE) throw_errno("/proc");
+      continue;
+    }
     if (whose == Whose::own && status.user != ::geteuid()) continue;
     std::size_t& of_user = taken[status.user];
     const Seen seen = examine(number, status, kMostEnds - std::min(of_user, kMostEnds), process);
@@ -272,10 +287,17 @@ std::vector<Process> Everybody::look(Whose whose) {
       found.push_back(std::move(process));
     } else if (seen != Seen::gone) {
       const bool same = is_known && known->second.started == process.started;
-      const unsigned vain = same ? std::min(known->second.rounds_in_vain + 1, kMostRounds) : 0;
+      const unsigned vain = same ? std::min(known->second.rounds_in_vain + 1, most_left_out_) : 0;
       plain.push_back({number, {process.started, vain, vain}});
     }
   }
+  if (!any) throw SystemError(ENOENT, "/proc: there are no processes in it");
+  // Who is named as the other end has likely just begun.
+  std::set<pid_t> peers;
+  for (const Process& process : found)
+    for (const End& end : process.ends) peers.insert(end.peer);
+  for (auto& [pid, known] : plain)
+    if (peers.contains(pid)) known.rounds_to_skip = 0;
   std::sort(plain.begin(), plain.end(),
             [](const auto& one, const auto& other) { return one.first < other.first; });
   plain_ = std::move(plain);

@@ -85,7 +85,9 @@ struct Process {
   gid_t group = 0;
   std::string command;        // any bytes
   std::uint64_t started = 0;  // ticks since boot: a pid that is used again differs
-  bool same_pids = true;      // numbers processes as the caller does
+  pid_t parent = 0;
+  bool same_pids = true;   // numbers processes as the caller does
+  std::uint32_t mark = 0;  // of who has had it started to be captured, see observe/tap.hpp
   std::vector<End> ends;
   std::vector<TableAt> tables;
   std::vector<Closed> closed;    // kinds of which there were any, in their order
@@ -103,9 +105,13 @@ inline constexpr std::size_t kMostEnds = 65'536;
 Seen look(pid_t pid, Process& into, std::size_t most = kMostEnds);
 
 // All processes with tables that the caller may see. Those that had none are looked at less often.
-// Of each user no more than kMostEnds.
+// Of each user no more than kMostEnds. look() throws SystemError where /proc cannot be read, for
+// one because no descriptor is left: then it is not known who there is.
 class Everybody {
  public:
+  // One that had none is left out for so many looks at most.
+  explicit Everybody(unsigned most_looks_left_out = 4) noexcept
+      : most_left_out_(most_looks_left_out) {}
   enum class Whose : std::uint8_t { all, own };  // own: of the caller's effective user
   std::vector<Process> look(Whose whose = Whose::all);
 
@@ -115,8 +121,12 @@ class Everybody {
     unsigned rounds_to_skip;
     unsigned rounds_in_vain;
   };
+  unsigned most_left_out_;
   std::vector<std::pair<pid_t, Known>> plain_;
 };
+
+// Whether there is a table at that address (still).
+bool has_table(const Owner& of, std::uint64_t address);
 
 // The times that an end has recorded; false: they cannot be read (any more).
 bool read_times(const Process& process, const End& end, observe::Times& into);

@@ -69,11 +69,19 @@ std::uint64_t start_of(pid_t pid) {
   return std::strtoull(at, nullptr, 10);
 }
 
+// A zombie, for which its parent has not waited yet. One whose first thread alone has ended goes
+// on.
+bool has_ended(std::string_view status) {
+  const std::string_view state = field(status, "State");
+  if (!state.starts_with('Z') && !state.starts_with('X')) return false;
+  return std::atoi(std::string(field(status, "Threads")).c_str()) <= 1;
+}
+
 }  // namespace
 
 bool read_status(pid_t pid, Status& into) {
   const std::string text = read_file(pid, "status");
-  if (text.empty()) return false;
+  if (text.empty() || has_ended(text)) return false;
   into.command = field(text, "Name");
   const bool one_user = read_ids(field(text, "Uid"), into.user);
   const bool one_group = read_ids(field(text, "Gid"), into.group);
@@ -83,6 +91,7 @@ bool read_status(pid_t pid, Status& into) {
   into.same_pids = last == std::string::npos;
   into.own_pid = pids.empty() ? pid : std::atoi(pids.c_str() + (into.same_pids ? 0 : last + 1));
   into.started = start_of(pid);
+  into.parent = std::atoi(std::string(field(text, "PPid")).c_str());
   return true;
 }
 

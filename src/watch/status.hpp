@@ -14,12 +14,13 @@ struct Status {
   uid_t user = 0;
   gid_t group = 0;
   bool one_identity = false;  // real, effective and saved ids are the same
-  pid_t own_pid = 0;          // as it numbers itself
+  pid_t parent = 0;
+  pid_t own_pid = 0;  // as it numbers itself
   bool same_pids = false;
   std::uint64_t started = 0;
 };
 
-// False: it has gone.
+// False: it has gone, or ended without being waited for.
 bool read_status(pid_t pid, Status& into);
 
 }  // namespace farcall::watch

@@ -106,10 +106,45 @@ TEST_F(BridgeBounds, AnErrnoThatThereIsNotEndsTheCall) {
   expect_service();
 }
 
+// A client takes it for its own signal, and may call again what has been done.
+TEST_F(BridgeBounds, NobodyHereHasGivenUpWhereTheFarSideSaysSo) {
+  auto channel = std::async(std::launch::async, [] { return send_to(name("far"), "x", 60); });
+  answer_far("1;k=r;e=" + std::to_string(EINTR));
+  EXPECT_EQ(channel.get(), "!ECONNRESET");
+  auto door =
+      std::async(std::launch::async, [this] { return call_door(scratch_.file("far"), "x"); });
+  answer_far("1;k=r;e=" + std::to_string(EINTR));
+  EXPECT_EQ(door.get(), "!ECONNRESET");
+  expect_service();
+}
+
 TEST_F(BridgeBounds, AnErrnoThatALocalServerMadeUpIsTold) {
   EXPECT_EQ(send_to(name("r"), "errno 41"), "!EPROTO");
   EXPECT_NE(bridge_status(name("s")).find("\"last_error\":\"errno 41\""), std::string::npos);
   expect_service();
+}
+
+// Who reads serves the first call of each name, and has one room for the replies of all. Another
+// may read since, so it is tried with many.
+TEST_F(BridgeBounds, NothingOfAnotherReplyIsInTheGapsOfOne) {
+  constexpr int kNames = 10;
+  std::vector<std::string> options{"--nats", nats_->url()};
+  for (int i = 0; i < kNames; ++i)
+    for (const std::string kind : {"door", "text", "gap"})
+      options.insert(options.end(), {"--export", (kind == "door" ? "door:" + scratch_.file("door")
+                                                                 : "channel:" + name("c")) +
+                                                     "=" + kind + ".v" + std::to_string(i)});
+  const auto fresh = start_bridge(scratch_, name("gaps"), options);
+  const std::string text(1000, 'd');
+  for (int i = 0; i < kNames; ++i) {
+    const std::string number = std::to_string(i);
+    raw_->publish("text.v" + number, "text.a" + number, "1;k=c;s=8", "big 1000");
+    EXPECT_NE(raw_->read_until("t=7\r\n\r\n" + std::string(1000, 'b')), "");
+    raw_->publish("door.v" + number, "door.a" + number, "1;k=c;s=1000", text);
+    EXPECT_NE(raw_->read_until("MSG door.a" + number + " 1 1000\r\n" + text), "");
+    raw_->publish("gap.v" + number, "gap.a" + number, "1;k=c;s=8", "gap 1000");
+    ASSERT_NE(raw_->read_until("t=7\r\n\r\n" + std::string(999, '\0') + "x"), "") << i;
+  }
 }
 
 TEST_F(BridgeBounds, CallsThatWaitHaveABound) {
@@ -148,6 +183,100 @@ TEST_F(BridgeBounds, AWrongPieceEndsTheCall) {
   EXPECT_NE(session_of("next"), "");
   expect_service();
 }
+
+// It may publish there, and who says so perhaps may not.
+TEST_F(BridgeBounds, AnswersGoToNoNameOfTheBridge) {
+  for (const std::string subject : {"far.v1", "c.v1", "$JS.API.INFO"}) {
+    raw_->publish("d.v1", subject, "1;k=c;s=5", "steal");
+    raw_->publish("d.v1", "after.that", "1;k=c;s=4", "next");
+    const std::string said = raw_->read_until("MSG after.that ");
+    EXPECT_NE(said, "");
+    EXPECT_EQ(said.find("MSG " + subject + " "), std::string::npos) << said;
+  }
+  EXPECT_NE(bridge_status(name("s")).find("\"malformed\":3"), std::string::npos);
+  expect_service();
+}
+
+TEST_F(BridgeBounds, NoNameOfTheBridgeIsASession) {
+  auto channel = std::async(std::launch::async, [] { return send_to(name("far"), "x", 60); });
+  answer_far("1;k=a", "c.v1");
+  EXPECT_EQ(channel.get(), "!EPROTO");
+  expect_service();
+}
+
+TEST_F(BridgeBounds, WhoKnowsTheSubjectOfOneCallKnowsThatOfNoOther) {
+  const std::regex call("MSG far\\.v1 1 _INBOX\\.\\S+\\.c([0-9a-f]+);");
+  std::vector<std::uint64_t> numbers;
+  for (int i = 0; i < 3; ++i) {
+    auto sent = std::async(std::launch::async, [] { return send_to(name("far"), "x", 1); });
+    std::string all;
+    std::smatch found;
+    ASSERT_TRUE(eventually([&] {
+      all += raw_->read(5);
+      return std::regex_search(all, found, call);
+    }));
+    numbers.push_back(std::stoull(found[1].str(), nullptr, 16));
+    (void)sent.get();
+  }
+  constexpr std::uint64_t kNear = 1'000'000;
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    const std::uint64_t apart = numbers[i] - numbers[i - 1];
+    EXPECT_TRUE(apart > kNear && ~apart > kNear) << numbers[i - 1] << ' ' << numbers[i];
+  }
+}
+
+TEST_F(BridgeBounds, TooManyCallsOfDoorsAreRefusedAndNeverAnsweredByNobody) {
+  const std::string file = scratch_.write("few.toml", "[bridge]\nwaiting = 1\ndeath_bound = 60\n");
+  const auto few = start_bridge(
+      scratch_, name("few"),
+      {"--config", file, "--nats", nats_->url(), "--import", "d.v1=door:" + scratch_.file("few")});
+  std::atomic<int> refused{0};
+  std::atomic<int> served{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 8; ++i)
+    clients.emplace_back([&] {
+      DoorClient door(scratch_.file("few"));
+      for (int n = 0; n < 1500; ++n) {
+        const std::string answer = door.call("x");
+        if (answer == "!EAGAIN") {
+          ++refused;
+        } else if (answer == "x") {
+          ++served;
+        } else {
+          ADD_FAILURE() << "'" << answer << "'";
+          return;
+        }
+      }
+    });
+  for (std::thread& client : clients) client.join();
+  EXPECT_GT(refused, 0);
+  EXPECT_GT(served, 0);
+  EXPECT_NE(bridge_status(name("few")).find("\"errors\":" + std::to_string(refused) + ","),
+            std::string::npos)
+      << bridge_status(name("few"));
+}
+
+#if !defined(__SANITIZE_ADDRESS__)
+TEST_F(BridgeBounds, ABridgeThatHasNoMemoryForMoreCallsServesOn) {
+  constexpr int kCalls = 60;
+  const Program little({"/bin/sh", "-c", "ulimit -v 2000000; exec \"$0\" \"$@\"", FARCALL_COMMAND,
+                        "bridge", "--status-name", name("little"), "--nats", nats_->url(),
+                        "--export", "channel:" + name("c") + "=little.v1"},
+                       scratch_.file("little.log"));
+  const auto serves = [&] {
+    raw_->send("PUB little.v1 is.there 1\r\nx\r\n");
+    return raw_->read(200).find("t=7\r\n\r\nx") != std::string::npos;
+  };
+  EXPECT_TRUE(eventually(serves)) << little.said();
+  for (int i = 0; i < kCalls; ++i)
+    raw_->send("PUB little.v1 asleep." + std::to_string(i) + " 5\r\nsleep\r\n");
+  EXPECT_NE(raw_->read_until("k=r;e=" + std::to_string(ENOBUFS)), "") << little.said();
+  service_.reset();
+  service_ = std::make_unique<Service>(scratch_.file("door"), name("c"));
+  EXPECT_TRUE(eventually(serves)) << little.said();
+  expect_service();
+}
+#endif
 
 TEST_F(BridgeBounds, ADeadlineHoldsBeforeARequestIsWhole) {
   raw_->publish("d.v1", "slow", "1;k=c;s=500000;d=1", "x");

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <limits>
 #include <random>
 
 #include "bridge/wire.hpp"
@@ -60,7 +61,7 @@ TEST_F(BridgeConfig, HoldsAllThatTheCommandLineCanSay) {
 TEST_F(BridgeConfig, SaysTheLineAndTheCure) {
   EXPECT_EQ(wrong("[nats]\nserver = \"x\"\n"),
             "2: 'server' is not known here; there are: servers, creds, user, password, "
-            "password_file, tls_ca, tls_cert, tls_key, domain");
+            "password_file, tls_ca, tls_cert, tls_key, domain, inbox");
   EXPECT_TRUE(wrong("[nats]\nservers = \"x\"\n").starts_with("2: 'servers' is to be a list"));
   EXPECT_TRUE(wrong("[nats\n").starts_with("1: "));
   EXPECT_TRUE(wrong("[bridge]\n\ndeath_bound = -1\n").starts_with("3: 'death_bound'"));
@@ -69,6 +70,35 @@ TEST_F(BridgeConfig, SaysTheLineAndTheCure) {
   EXPECT_TRUE(wrong("\n[[import]]\nsubject = \"a b\"\ndoor = \"/x\"\n").starts_with("2: 'a b'"));
   EXPECT_TRUE(wrong("[[import]]\nsubject = \"a\"\ndoor = \"/x\"\nallow = [\"no such user\"]\n")
                   .starts_with("4: there is no user"));
+}
+
+TEST_F(BridgeConfig, WhatServesNobodyIsRefused) {
+  for (const char* const key : {"workers", "waiting", "memory_mib"})
+    EXPECT_TRUE(wrong("[bridge]\n" + std::string(key) + " = 0\n")
+                    .starts_with("2: '" + std::string(key) + "' is to be between 1 and "));
+  EXPECT_EQ(read("[[import]]\nsubject = \"a\"\ndoor = \"/x\"\nretries = 0\n").names[0].retries, 0U);
+  Config config;
+  config.servers = {"nats://a"};
+  config.names = {exported_name("door:/x=a")};
+  validate(config);
+  for (double Config::*const bound : {&Config::death_bound_s, &Config::connect_bound_s})
+    for (const double seconds : {0.0, -1.0, 1e10, std::numeric_limits<double>::infinity(),
+                                 std::numeric_limits<double>::quiet_NaN()}) {
+      Config other = config;
+      other.*bound = seconds;
+      EXPECT_THROW(validate(other), BridgeError) << seconds;
+    }
+}
+
+TEST_F(BridgeConfig, AnInboxIsWordsOfASubject) {
+  Config config = read("[nats]\ninbox = \"_INBOX.alpha\"\nservers = [\"nats://a\"]\n");
+  EXPECT_EQ(config.inbox, "_INBOX.alpha");
+  config.names = {exported_name("door:/x=a")};
+  validate(config);
+  for (const char* const inbox : {"", "_INBOX.*", "a b", "$SYS.a", "a..b"}) {
+    config.inbox = inbox;
+    EXPECT_THROW(validate(config), BridgeError) << inbox;
+  }
 }
 
 TEST_F(BridgeConfig, SubjectsWithWildcardsAreRefused) {

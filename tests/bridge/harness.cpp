@@ -290,10 +290,15 @@ void serve_channel(int channel) {
       ::farcall_error(id, EDOM);
     } else if (text.starts_with("errno ")) {
       ::farcall_error(id, std::stoi(text.substr(6)));
+    } else if (text.starts_with("gap ")) {
+      ::farcall_write(id, std::stoul(text.substr(4)) - 1, "x", 1);
+      ::farcall_reply(id, 7, nullptr, 0);
     } else {
       ++served->calls;
       if (text == "die") ::kill(::getpid(), SIGKILL);
-      ::farcall_reply(id, 7, text.data(), text.size());
+      const std::string reply =
+          text.starts_with("big ") ? std::string(std::stoul(text.substr(4)), 'b') : text;
+      ::farcall_reply(id, 7, reply.data(), reply.size());
     }
   }
 }

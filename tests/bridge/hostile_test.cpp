@@ -88,6 +88,13 @@ TEST_F(BridgeHostile, PromisedPiecesThatNeverComeAreForgotten) {
   expect_service();
 }
 
+TEST_F(BridgeHostile, PromisedPiecesLeaveRoomForWhatComesWhole) {
+  for (int i = 0; i < 16; ++i) raw_->publish("d.v1", "answer.here", "1;k=c;s=67108864", "x");
+  EXPECT_NE(raw_->read_until("k=w"), "") << "they are waited for";
+  EXPECT_EQ(call("x"), "x") << "of the same name";
+  EXPECT_EQ(send_to(name("r"), "x"), "7 x") << "of another";
+}
+
 // "No responders" is the server's word, but anybody can publish it; and what comes with it is
 // served.
 TEST_F(BridgeHostile, AFalseWordThatNobodyListensHidesNoCall) {

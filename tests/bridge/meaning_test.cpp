@@ -11,9 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <regex>
 #include <thread>
 
 #include "bridge/harness.hpp"
+#include "bridge/raw.hpp"
 #include "farcall/doors.h"
 #include "farcall/message.h"
 
@@ -66,6 +68,31 @@ class BridgeMeaning : public testing::Test {
     return send_to(channel("r"), request, timeout_s);
   }
   [[nodiscard]] Seen& seen() const { return service_->seen(); }
+  // One-way messages and pulses of its names, all together.
+  static int undelivered(const std::string& bridge) { return count(bridge, "undelivered"); }
+  static int count(const std::string& bridge, const std::string& what) {
+    const std::string text = bridge_status(bridge);
+    const std::regex counted("\"" + what + "\":(\\d+)");
+    int all = 0;
+    for (std::sregex_iterator at(text.begin(), text.end(), counted); at != std::sregex_iterator();
+         ++at)
+      all += std::stoi((*at)[1]);
+    return all;
+  }
+
+  // How many. Those on their way have a bound: what is too much at once is dropped, and by whom is
+  // not known everywhere.
+  int send_one_way_until(const std::atomic<bool>& stop, int connection) const {
+    constexpr int kOnTheirWay = 2000;
+    int sent = 0;
+    while (!stop) {
+      ::usleep(50);
+      if (sent - seen().one_way > kOnTheirWay) continue;
+      const std::string number = std::to_string(sent++);
+      EXPECT_EQ(::farcall_send_one_way(connection, number.data(), number.size()), 0);
+    }
+    return sent;
+  }
 
   // In seconds: short only where it is waited for, as who gets no processor for so long is dead.
   std::string death_bound_ = "10";
@@ -155,6 +182,19 @@ TEST_F(BridgeMeaning, ALongCallIsKeptAlive) {
   EXPECT_EQ(answer, "nap 2500") << "longer than the bound of 1 s";
 }
 
+TEST_F(BridgeMeaning, ALongCallIsKeptAliveForWhoIsLessPatient) {
+  start_service();
+  death_bound_ = "60";
+  start_exporter();
+  death_bound_ = "2";
+  start_importer();
+  ASSERT_TRUE(eventually([this] { return call("x") == "x"; }));
+  std::string answer;
+  // Once more where a bridge has had no processor for that bound.
+  for (int tries = 0; tries < 3 && answer != "nap 5000"; ++tries) answer = call("nap 5000");
+  EXPECT_EQ(answer, "nap 5000");
+}
+
 TEST_F(BridgeMeaning, AFrozenExporterResetsCallsAndServesAgain) {
   death_bound_ = "1";
   start_all();
@@ -226,6 +266,26 @@ TEST_F(BridgeMeaning, LongRequestsAndRepliesTravelInPieces) {
   EXPECT_TRUE(call(most) == most) << "64 MiB";
 }
 
+TEST_F(BridgeMeaning, ALongReplyOfAChannelIsWholeForThoseWhoAreNone) {
+  start_all();
+  const auto crossed = start_bridge(scratch_, channel("crossed"),
+                                    with({"--import", "c.v1=door:" + path("crossed")}));
+  for (const std::size_t bytes : {std::size_t{100'000}, std::size_t{3'000'000}})
+    EXPECT_EQ(call_door(path("crossed"), "big " + std::to_string(bytes)).size(), bytes);
+  const Raw raw(nats_->port());
+  raw.send("PUB c.v1 answer.here 10\r\nbig 100000\r\n");
+  EXPECT_NE(raw.read_until("k=r;s=100000;t=7"), "");
+}
+
+TEST_F(BridgeMeaning, WhoKnowsNothingOfBridgesHearsTheAnswerOnly) {
+  start_all();
+  const Raw raw(nats_->port());
+  raw.send("PUB d.v1 answer.slow 7\r\nnap 300\r\n");
+  const std::string said = raw.read_until("MSG answer.slow 1 7\r\nnap 300");
+  EXPECT_NE(said, "");
+  EXPECT_EQ(said.find("HMSG answer.slow"), std::string::npos) << said;
+}
+
 TEST_F(BridgeMeaning, WhatIsLongerThanAllowedIsRefused) {
   start_all();
   const int before = seen().calls;
@@ -277,6 +337,67 @@ TEST_F(BridgeMeaning, PulsesArriveAndThoseThatNobodyHearsAreCounted) {
     return bridge_status(channel("importer")).find("\"undelivered\":1") != std::string::npos;
   })) << bridge_status(channel("importer"));
   ::farcall_disconnect(connection);
+}
+
+// Another machine looks whether it might serve the same name.
+TEST_F(BridgeMeaning, NoOneWayMessageIsLostUncounted) {
+  start_all();
+  const int connection = ::farcall_name_open(channel("r").c_str());
+  ASSERT_GT(connection, 0);
+  std::atomic<bool> stop{false};
+  int sent = 0;
+  std::thread client([&] { sent = send_one_way_until(stop, connection); });
+  for (int i = 0; i < 25; ++i) {
+    Options check{FARCALL_COMMAND, "bridge", "--check", "--export", "channel:nobody=c.v1"};
+    const Options more = with({});
+    check.insert(check.end(), more.begin(), more.end());
+    Program program(check, scratch_.file("check"));
+    EXPECT_EQ(program.wait(60), 0) << program.said();
+  }
+  stop = true;
+  client.join();
+  ::farcall_disconnect(connection);
+  const std::string importer = channel("importer");
+  EXPECT_TRUE(eventually([&] { return seen().one_way + undelivered(importer) == sent; }))
+      << seen().one_way << " of " << sent << bridge_status(importer);
+}
+
+TEST_F(BridgeMeaning, OneWayMessagesThatAreLostWithTheirServerAreCounted) {
+  start_all();
+  const int connection = ::farcall_name_open(channel("r").c_str());
+  ASSERT_GT(connection, 0);
+  ASSERT_EQ(::farcall_send_one_way(connection, "a", 1), 0);
+  ASSERT_TRUE(eventually([this] { return seen().one_way == 1; }));
+  service_->kill(SIGSTOP);
+  const std::string exporter = channel("exporter");
+  ASSERT_EQ(::farcall_send_one_way(connection, "b", 1), 0);
+  ASSERT_TRUE(eventually([&] { return count(exporter, "one_way") == 2; }));
+  ASSERT_EQ(::farcall_send_one_way(connection, "c", 1), 0);  // which waits for the other
+  service_->kill(SIGKILL);
+  EXPECT_TRUE(eventually([&] {
+    return count(exporter, "uncertain") == 1 &&
+           undelivered(exporter) + undelivered(channel("importer")) == 1;
+  })) << bridge_status(exporter);
+  ::farcall_disconnect(connection);
+}
+
+// What comes while a bridge looks whether it may listen is served, where it can be.
+TEST_F(BridgeMeaning, AnotherExporterThatStartsLosesNoOneWayMessage) {
+  start_all();
+  const int connection = ::farcall_name_open(channel("r").c_str());
+  ASSERT_GT(connection, 0);
+  std::atomic<bool> stop{false};
+  int sent = 0;
+  std::thread client([&] { sent = send_one_way_until(stop, connection); });
+  std::vector<std::unique_ptr<Program>> others;
+  for (int i = 0; i < 12; ++i)
+    others.push_back(start_bridge(scratch_, channel("other" + std::to_string(i)),
+                                  with({"--export", "channel:" + channel() + "=c.v1"})));
+  stop = true;
+  client.join();
+  ::farcall_disconnect(connection);
+  EXPECT_TRUE(eventually([&] { return seen().one_way == sent; }))
+      << seen().one_way << " of " << sent << bridge_status(channel("importer"));
 }
 
 TEST_F(BridgeMeaning, DescriptorsAreRefusedInBothDirections) {

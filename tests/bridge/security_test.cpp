@@ -3,6 +3,8 @@
 // What stands between a bridge and its cluster is said with its cause; who is let in serves.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -182,6 +184,93 @@ TEST_F(BridgeSecurity, CheckSaysWhatStartingWould) {
   // Again and again: a thread of the client library may still have something to tell at the end.
   for (int i = 0; i < 15; ++i) expect_says(check("right"), "0the configuration is right");
   expect_says(check("wrong"), "credentials");
+}
+
+TEST_F(BridgeSecurity, TheModeOfAnImportedDoorIsThatOfItsName) {
+  const auto mode_of = [](const std::string& file) {
+    struct stat status {};
+    EXPECT_EQ(::stat(file.c_str(), &status), 0) << file;
+    return status.st_mode & mode_t{0777};
+  };
+  const Nats nats(scratch_);
+  const std::string path = scratch_.write("there", "");
+  ::chmod(path.c_str(), 0666);
+  const Service service(scratch_.file("taken"), "");
+  ::chmod(scratch_.file("taken").c_str(), 0640);
+  {
+    const auto bridge = start_bridge(scratch_, own("mode"),
+                                     {"--nats", nats.url(), "--import", "d.v1=door:" + path});
+    EXPECT_EQ(bridge->wait(0), -1) << bridge->said();
+    EXPECT_EQ(mode_of(path), 0600U);
+  }
+  const int changes = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  ASSERT_GE(::inotify_add_watch(changes, scratch_.file("taken").c_str(), IN_ATTRIB), 0);
+  const auto second =
+      start_bridge(scratch_, own("taken"),
+                   {"--nats", nats.url(), "--import", "d.v1=door:" + scratch_.file("taken")});
+  EXPECT_EQ(second->wait(30), 1) << second->said();
+  EXPECT_EQ(mode_of(scratch_.file("taken")), 0640U) << "somebody else's door stays as it was";
+  inotify_event change{};
+  EXPECT_EQ(::read(changes, &change, sizeof change), -1) << "at any moment";
+  ::close(changes);
+}
+
+// It may be somebody else who has put the link there.
+TEST_F(BridgeSecurity, TheModeOfAFileBehindALinkIsNotChanged) {
+  const auto mode_of = [](const std::string& file) {
+    struct stat status {};
+    EXPECT_EQ(::stat(file.c_str(), &status), 0) << file;
+    return status.st_mode & mode_t{0777};
+  };
+  const Nats nats(scratch_);
+  const std::string file = scratch_.write("file", "");
+  const std::string link = scratch_.file("link");
+  ASSERT_EQ(::symlink(file.c_str(), link.c_str()), 0);
+  const Options options{"--nats", nats.url(), "--import", "d.v1=door:" + link};
+  ::chmod(file.c_str(), 0666);
+  const auto refused = start_bridge(scratch_, own("link"), options);
+  EXPECT_EQ(refused->wait(30), 1) << refused->said();
+  EXPECT_EQ(mode_of(file), 0666U);
+  ::chmod(file.c_str(), 0600);
+  const auto right = start_bridge(scratch_, own("right"), options);
+  EXPECT_EQ(right->wait(0), -1) << right->said();
+}
+
+TEST_F(BridgeSecurity, BoundsThatCannotBeAreRefusedInTheCommandLineToo) {
+  for (const char* const option : {"--death-bound", "--connect-bound"})
+    for (const char* const bound : {"0", "1e10", "inf", "nan"}) {
+      Program program({FARCALL_COMMAND, "bridge", "--nats", "nats://127.0.0.1:1", "--export",
+                       "door:/nowhere=d.v1", option, bound},
+                      scratch_.file("bounds"));
+      EXPECT_EQ(program.wait(60), 2) << option << ' ' << bound << program.said();
+    }
+}
+
+// Each bridge hears what is for it alone.
+TEST_F(BridgeSecurity, BridgesWithInboxesOfTheirOwnServeEachOther) {
+  const auto user = [](const std::string& name, const std::string& subscribe,
+                       const std::string& publish) {
+    return "{user: " + name + ", password: p, permissions: {subscribe: [\"_INBOX." + name + ".>\"" +
+           subscribe + "], publish: [\"_INBOX.>\"" + publish + "]}}";
+  };
+  const Nats nats(scratch_, "authorization { users: [" + user("alpha", ", \"d.v1\"", "") + "," +
+                                user("beta", "", ", \"d.v1\"") + "]}\n");
+  const Service service(scratch_.file("door"), "");
+  const auto start = [&](const std::string& name, const std::string& more) {
+    const std::string text = "[nats]\nservers = [\"" + nats.url() + "\"]\nuser = \"" + name +
+                             "\"\npassword = \"p\"\ninbox = \"_INBOX." + name + "\"\n" + more;
+    return start_bridge(scratch_, own(name), {"--config", scratch_.write(name + ".toml", text)});
+  };
+  const auto exporter =
+      start("alpha", "[[export]]\nsubject = \"d.v1\"\ndoor = \"" + scratch_.file("door") + "\"\n");
+  const auto importer =
+      start("beta", "[[import]]\nsubject = \"d.v1\"\ndoor = \"" + scratch_.file("rdoor") + "\"\n");
+  const auto call = [&](const std::string& text) {
+    return call_door(scratch_.file("rdoor"), text);
+  };
+  EXPECT_TRUE(eventually([&] { return call("x") == "x"; })) << exporter->said() << importer->said();
+  const std::string longer(1'000'000, 'l');
+  EXPECT_TRUE(call(longer) == longer);
 }
 
 TEST_F(BridgeSecurity, TwoDomainsDoNotMeet) {

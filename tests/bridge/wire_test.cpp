@@ -29,6 +29,13 @@ TEST(BridgeWire, AnErrnoIsOneThatThereIsHere) {
     EXPECT_EQ(error_in(number), -1) << number;
 }
 
+TEST(BridgeWire, TheBoundForSignsOfLifeIsSaidWhereItIsNotTheUsual) {
+  EXPECT_EQ(encode({.kind = Kind::call, .bound_ms = 500}), "1;k=c;b=500");
+  EXPECT_EQ(encode({.kind = Kind::call, .bound_ms = 2000}), "1;k=c");
+  EXPECT_EQ(parse("1;k=c;b=500")->bound_ms, 500U);
+  EXPECT_EQ(parse("1;k=c")->bound_ms, 2000U) << "of one that does not say it";
+}
+
 TEST(BridgeWire, WhatComesInCrumbsDoesNotComeOn) {
   using std::chrono::seconds;
   constexpr seconds kBound{2};

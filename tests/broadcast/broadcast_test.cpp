@@ -3,8 +3,11 @@
 // Messages from one writer to several readers: what they get, in which order, and when not.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
 
+#include <cstring>
+#include <functional>
 #include <thread>
 
 #include "broadcast/pattern.hpp"
@@ -80,6 +83,83 @@ TEST(Broadcast, AnOvertakenReaderGoesOnWithTheOldestThatIsThere) {
   EXPECT_GT(rest.missed, 10'000U - 4096 / 64);
   EXPECT_LT(rest.missed, 10'000U - 16);
 }
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+// Memory of which each attempt to write it whole is noticed at its beginning.
+class Noticed {
+ public:
+  static constexpr std::size_t kSize = 4 * 4096;
+
+  explicit Noticed(std::function<void()> begun) : begun_(std::move(begun)) {
+    void* const memory = ::mmap(nullptr, kSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw SystemError(errno, "mmap");
+    memory_ = static_cast<std::byte*>(memory);
+    permit(1, 2);
+    only = this;
+    struct sigaction handler {};
+    handler.sa_flags = SA_SIGINFO;
+    handler.sa_sigaction = [](int, siginfo_t* info, void*) { only->fault(info->si_addr); };
+    ::sigaction(SIGSEGV, &handler, &before_);
+  }
+  ~Noticed() {
+    ::sigaction(SIGSEGV, &before_, nullptr);
+    ::munmap(memory_, kSize);
+  }
+  Noticed(const Noticed&) = delete;
+  Noticed& operator=(const Noticed&) = delete;
+
+  [[nodiscard]] std::span<std::byte> bytes() const { return {memory_, kSize}; }
+  void permit_all() { permit(0, 4); }
+
+ private:
+  void permit(std::size_t page, std::size_t count, int how = PROT_READ | PROT_WRITE) {
+    ::mprotect(memory_ + page * 4096, count * 4096, how);
+  }
+  // Of the first page and the last, one is open: who is at the last begins anew afterwards.
+  void fault(const void* at) {
+    const auto page = static_cast<std::size_t>(static_cast<const std::byte*>(at) - memory_) / 4096;
+    if (page != 0 && page != 3) std::abort();
+    permit(page, 1);
+    permit(3 - page, 1, PROT_NONE);
+    if (page == 0) begun_();
+  }
+
+  static inline Noticed* only = nullptr;
+  std::function<void()> begun_;
+  std::byte* memory_ = nullptr;
+  struct sigaction before_ {};
+};
+
+// Each time that it copies the oldest message the writer needs its place.
+TEST(Broadcast, WhoIsAlwaysTooSlowForTheOldestMessageGetsALaterOne) {
+  Publisher publisher({.capacity = 1 << 16, .slow = SlowReader::overwrite});
+  Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
+  std::vector<std::byte> message(3 * 4096 + 2000);  // four of them fit
+  std::uint64_t written = 0;
+  const auto write = [&] {
+    std::memcpy(message.data(), &written, sizeof written);
+    ++written;
+    EXPECT_EQ(publisher.write(message, Deadline::now()), Outcome::ok);
+  };
+  for (int i = 0; i < 20; ++i) write();
+  std::uint64_t expected = 0;
+  for (int i = 0; i < 3; ++i) {
+    Noticed into([&] {  // room is made for two at a time
+      write();
+      write();
+    });
+    std::size_t size = 0;
+    std::uint64_t missed = 0;
+    ASSERT_EQ(subscriber.read(into.bytes(), size, missed, Deadline::now()), Outcome::ok);
+    into.permit_all();
+    std::uint64_t number = 0;
+    std::memcpy(&number, into.bytes().data(), sizeof number);
+    EXPECT_EQ(number, expected + missed);
+    expected = number + 1;
+    for (int k = 0; k < 20; ++k) write();
+  }
+}
+#endif
 
 TEST(Broadcast, AReaderThatIsTooSlowIsDroppedAndTheOthersAreNot) {
   Publisher publisher({.capacity = 4096, .slow = SlowReader::drop});
@@ -238,6 +318,13 @@ TEST(Broadcast, ReadersCannotMapTheMessagesToWrite) {
   const std::string path = "/proc/self/fd/" + std::to_string(memory.fd());
   const UniqueFd again(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   EXPECT_EQ(::write(again.get(), "x", 1), -1);
+}
+
+TEST(Broadcast, APublisherThatIsAssignedOverIsClosed) {
+  Publisher publisher({});
+  Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
+  publisher = Publisher(Publisher::Options{});
+  EXPECT_EQ(receive(subscriber).end, Outcome::finished);
 }
 
 }  // namespace

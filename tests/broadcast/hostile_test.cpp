@@ -162,7 +162,7 @@ TEST(BroadcastHostile, MemoryThatSaysSomethingElseIsNone) {
     SharedMemory memory = SharedMemory::create(ring_bytes(page_size()));
     EXPECT_EQ(::pwrite(memory.fd(), &control, sizeof control, 0), ssize_t{sizeof control});
     try {
-      (void)BroadcastMemory::attach(std::move(memory).release());
+      (void)BroadcastMemory::attach(std::move(memory).release(), page_size());
     } catch (const SystemError& error) {
       return error.code().value();
     }
@@ -211,15 +211,32 @@ TEST(BroadcastHostile, AReaderThatIsWaitedForMissesNothing) {
   }
 }
 
+void promise_news_for_ever(std::pair<UniqueFd, UniqueFd>& ends) {
+  ends.second.reset();
+  const BroadcastMemory memory = BroadcastMemory::create(page_size());
+  const Mapping shared = welcome(ends.first.get(), memory, false);
+  for (;;) memory.view().control->raised.fetch_add(1);
+}
+
+TEST(BroadcastHostile, ASignalEndsAReadThatIsPromisedNewsForEver) {
+  std::pair<UniqueFd, UniqueFd> ends = socket_pair();
+  Child writer([&] { promise_news_for_ever(ends); });
+  ends.first.reset();
+  Subscriber subscriber = Subscriber::adopt(std::move(ends.second), {});
+  const SignalCount since = SignalCount::now();
+  note_signal();
+  std::byte into;
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  for (int i = 0; i < 100'000; ++i)
+    ASSERT_EQ(subscriber.read({&into, 1}, size, missed, Deadline::never(), since),
+              Outcome::interrupted);
+}
+
 // A reader that is told of news at once does not come to look at its deadline.
 TEST(BroadcastHostile, AWriterThatPromisesNewsForEverIsBroken) {
   std::pair<UniqueFd, UniqueFd> ends = socket_pair();
-  Child writer([&] {
-    ends.second.reset();
-    const BroadcastMemory memory = BroadcastMemory::create(page_size());
-    const Mapping shared = welcome(ends.first.get(), memory, false);
-    for (;;) memory.view().control->raised.fetch_add(1);
-  });
+  Child writer([&] { promise_news_for_ever(ends); });
   ends.first.reset();
   Subscriber subscriber = Subscriber::adopt(std::move(ends.second), {});
   std::byte into;
@@ -233,20 +250,55 @@ TEST(BroadcastHostile, AWriterThatPromisesNewsForEverIsBroken) {
   EXPECT_EQ(outcome, Outcome::broken);
 }
 
-// Its file has a hole, which would take any time to fill.
-TEST(BroadcastHostile, AWriterWhoseMemoryIsLargeCostsWhatIsRead) {
-  constexpr std::size_t kCapacity = std::size_t{64} << 20;
+TEST(BroadcastHostile, AReaderThatIsDroppedWithNothingToReadIsToldSo) {
+  auto [mine, theirs] = socket_pair();
+  const BroadcastMemory memory = BroadcastMemory::create(page_size());
+  const Mapping shared = welcome(mine.get(), memory, true);
+  Subscriber subscriber = Subscriber::adopt(std::move(theirs), {});
+  reinterpret_cast<RingControl*>(shared.data())->writer.state = broadcast::kDropped;
+  ::shutdown(mine.get(), SHUT_WR);
+  std::byte into;
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  EXPECT_EQ(subscriber.read({&into, 1}, size, missed, soon()), Outcome::dropped);
+}
+
+UniqueFd file_with_a_hole(std::size_t capacity) {
   const BroadcastMemory sample = BroadcastMemory::create(page_size());
   BroadcastControl control{};
   control.kind = RingKind::broadcast;
-  control.capacity = kCapacity;
+  control.capacity = capacity;
   control.magic = sample.view().control->magic;
   UniqueFd file(::memfd_create("large", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(ring_bytes(kCapacity))), 0);
-  ASSERT_EQ(::pwrite(file.get(), &control, sizeof control, 0), ssize_t{sizeof control});
-  ASSERT_EQ(::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  EXPECT_EQ(::ftruncate(file.get(), static_cast<off_t>(ring_bytes(capacity))), 0);
+  EXPECT_EQ(::pwrite(file.get(), &control, sizeof control, 0), ssize_t{sizeof control});
+  EXPECT_EQ(::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  return file;
+}
+
+TEST(BroadcastHostile, AWriterHasNoMoreMemoryThanItsReaderPermits) {
+  constexpr std::size_t kCapacity = std::size_t{64} << 20;
+  const BroadcastMemory memory = BroadcastMemory::attach(file_with_a_hole(kCapacity), kCapacity);
+  for (const std::size_t most : {kCapacity / 2, kCapacity}) {
+    auto [mine, theirs] = socket_pair();
+    const Mapping shared = welcome(mine.get(), memory, false);
+    int error = 0;
+    try {
+      Subscriber::adopt(std::move(theirs), {.most = most});
+    } catch (const SystemError& what) {
+      error = what.code().value();
+    }
+    EXPECT_EQ(error, most < kCapacity ? EPROTO : 0);
+  }
+  EXPECT_EQ(Subscriber::Options{}.most, std::size_t{1} << 30);
+}
+
+// Its file has a hole, which would take any time to fill.
+TEST(BroadcastHostile, AWriterWhoseMemoryIsLargeCostsWhatIsRead) {
+  constexpr std::size_t kCapacity = std::size_t{64} << 20;
+  UniqueFd file = file_with_a_hole(kCapacity);
   const UniqueFd same = file.duplicate();
-  const BroadcastMemory memory = BroadcastMemory::attach(std::move(file));
+  const BroadcastMemory memory = BroadcastMemory::attach(std::move(file), kCapacity);
   EXPECT_EQ(memory.view().capacity, kCapacity);
   struct stat status {};
   ASSERT_EQ(::fstat(same.get(), &status), 0);

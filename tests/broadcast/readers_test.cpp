@@ -21,6 +21,7 @@ namespace {
 using door::test::eventually;
 using door::test::open_descriptors;
 using test::receive;
+using test::Received;
 using test::send;
 using test::soon;
 using test::unique_name;
@@ -50,6 +51,75 @@ TEST(BroadcastReaders, ComeByName) {
   EXPECT_EQ(receive(other, 10).wrong, 0U);
 }
 
+TEST(BroadcastReaders, AreNoStrangers) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  const std::string name = unique_name();
+  Publisher publisher(name, {});
+  const AbstractAddress address("farcall/0/" + name);
+  door::test::in_child([&] {
+    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(socket.get(), address.get(), address.size()), 0);
+    char end = 0;
+    EXPECT_LE(::recv(socket.get(), &end, 1, 0), 0);
+  });
+  EXPECT_EQ(publisher.readers(), 0U);
+}
+
+// How many small messages there is room for, up to as many.
+int fill(Publisher& publisher, int most = 1000) {
+  const std::array<std::byte, 8> message{};
+  int count = 0;
+  while (count < most && publisher.write(message, Deadline::now()) == Outcome::ok) ++count;
+  return count;
+}
+
+// From the moment on when they are let in, at whatever place that is.
+TEST(BroadcastReaders, AreWaitedForBeforeTheyHaveTakenTheirInvitation) {
+  Publisher publisher({.capacity = 4096});
+  EXPECT_EQ(fill(publisher), 1000) << "nobody reads";
+  UniqueFd invitation = publisher.invite();
+  EXPECT_LT(fill(publisher), 1000);
+  EXPECT_EQ(publisher.readers(), 1U);
+  Subscriber late = Subscriber::adopt(std::move(invitation), {.start = Subscriber::Start::oldest});
+  std::array<std::byte, 8> into;
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  EXPECT_EQ(late.read(into, size, missed, Deadline::now()), Outcome::ok);
+}
+
+TEST(BroadcastReaders, WhoBeginWithTheNewestHoldUpNobodyForWhatTheyDoNotRead) {
+  for (const bool by_name : {false, true}) {
+    const std::string name = unique_name();
+    Publisher publisher(name, {.capacity = 4096});
+    EXPECT_EQ(fill(publisher), 1000) << "nobody reads, and the ring is full";
+    const Subscriber newest =
+        by_name ? Subscriber::open(name, {}, soon()) : Subscriber::adopt(publisher.invite(), {});
+    EXPECT_GT(fill(publisher), 4096 / static_cast<int>(kLine) / 2) << by_name;
+  }
+}
+
+TEST(BroadcastReaders, ASignalThatWasCaughtSinceEndsTheWaitForThem) {
+  Publisher publisher({.capacity = 4096});
+  Subscriber slow = Subscriber::adopt(publisher.invite(), {});
+  EXPECT_LT(fill(publisher), 1000);
+  const SignalCount since = SignalCount::now();
+  note_signal();
+  std::array<std::byte, 8> message{};
+  EXPECT_EQ(publisher.write(message, soon(), since), Outcome::interrupted);
+}
+
+TEST(BroadcastReaders, ASignalThatWasCaughtSinceEndsTheirWait) {
+  Publisher publisher({});
+  Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
+  const SignalCount since = SignalCount::now();
+  note_signal();
+  std::array<std::byte, 8> into;
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  EXPECT_EQ(subscriber.read(into, size, missed, soon(), since), Outcome::interrupted);
+}
+
 // Also while the writer does nothing.
 TEST(BroadcastReaders, LeaveNothingBehind) {
   const std::string name = unique_name();
@@ -68,6 +138,22 @@ TEST(BroadcastReaders, LeaveNothingBehind) {
   ASSERT_EQ(send(publisher, 0, 1), Outcome::ok);
   EXPECT_TRUE(eventually([&] { return publisher.readers() == 0; }));
   ASSERT_EQ(send(publisher, 0, 1), Outcome::ok);
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; }))
+      << open_descriptors() << " after " << before;
+}
+
+// The writer lets go of them by itself.
+TEST(BroadcastReaders, ThatAreDroppedLeaveNothingBehind) {
+  Publisher publisher({.capacity = 4096, .slow = SlowReader::drop});
+  { Subscriber warm = Subscriber::adopt(publisher.invite(), {}); }
+  ASSERT_TRUE(eventually([&] { return publisher.readers() == 0; }));
+  ASSERT_EQ(send(publisher, 0, 1), Outcome::ok);
+  const std::size_t before = open_descriptors();
+  {
+    Subscriber slow = Subscriber::adopt(publisher.invite(), {});
+    EXPECT_EQ(fill(publisher), 1000);
+    EXPECT_EQ(publisher.readers(), 0U);
+  }
   EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; }))
       << open_descriptors() << " after " << before;
 }
@@ -147,7 +233,7 @@ TEST(BroadcastReaders, AreSoManyAtMost) {
   some.pop_back();
   EXPECT_TRUE(
       eventually([&] { return error_of([&] { Subscriber::open(name, {}, soon()); }) == 0; }));
-  EXPECT_THROW(Publisher({.readers = 65}), MisuseError);
+  for (const unsigned wrong : {0U, 65U}) EXPECT_THROW(Publisher({.readers = wrong}), MisuseError);
 }
 
 // A publisher without a descriptor left sends visitors away, and does not turn in circles for them.
@@ -211,6 +297,35 @@ TEST(BroadcastReaders, ComeAndGoWhileOthersRead) {
   visitors.join();
 }
 
+// What is written over before a reader has begun was not written for it. Nor is it too slow to read
+// what has come since, as long as that is there.
+TEST(BroadcastReaders, AreNotDroppedBeforeTheyHaveBegun) {
+  for (const auto start : {Subscriber::Start::newest, Subscriber::Start::oldest}) {
+    Publisher publisher({.capacity = 1 << 16, .slow = SlowReader::drop});
+    ASSERT_EQ(send(publisher, 0, 2000), Outcome::ok) << "it is full";
+    UniqueFd invitation = publisher.invite();
+    ASSERT_EQ(send(publisher, 2000, 2150), Outcome::ok) << "more than an eighth, and less than all";
+    EXPECT_EQ(publisher.readers(), 1U);
+    Subscriber subscriber = Subscriber::adopt(std::move(invitation), {.start = start});
+    const Received all = receive(subscriber, 150, 2000);
+    EXPECT_EQ(all.end, Outcome::ok);
+    EXPECT_EQ(all.messages, 150U);
+    EXPECT_EQ(all.wrong, 0U);
+    ASSERT_EQ(send(publisher, 2150, 2300), Outcome::ok);
+    EXPECT_EQ(receive(subscriber, 150, 2150).messages, 150U);
+  }
+}
+
+// But for that it is waited for by nobody.
+TEST(BroadcastReaders, AreDroppedWhereTheyDoNotBegin) {
+  Publisher publisher({.capacity = 1 << 16, .slow = SlowReader::drop});
+  UniqueFd invitation = publisher.invite();
+  ASSERT_EQ(send(publisher, 0, 4000), Outcome::ok);
+  EXPECT_EQ(publisher.readers(), 0U);
+  Subscriber subscriber = Subscriber::adopt(std::move(invitation), {});
+  EXPECT_EQ(receive(subscriber).end, Outcome::dropped);
+}
+
 TEST(BroadcastReaders, AreNoneOfWhatIsNoInvitation) {
   auto [mine, theirs] = socket_pair();
   FdMessage garbage;
@@ -230,14 +345,14 @@ TEST(BroadcastReaders, AreNoneOfWhatIsNoInvitation) {
 
 // What comes of a welcome that is made by hand, and then changed.
 template <class Change>
-int error_of_welcome(Change change) {
+int error_of_welcome(Change change, std::size_t more = 0) {
   const BroadcastMemory memory = BroadcastMemory::create(page_size());
   broadcast::Welcome words;
   FdMessage message;
   message.descriptors.emplace_back(::dup(memory.fd()));
   message.descriptors.push_back(SharedMemory::create(page_size()).release());
   change(words, message.descriptors);
-  message.bytes.resize(sizeof words);
+  message.bytes.resize(sizeof words + more);
   std::memcpy(message.bytes.data(), &words, sizeof words);
   auto [mine, theirs] = socket_pair();
   send_fd_message(mine.get(), message);
@@ -258,6 +373,7 @@ TEST(BroadcastReaders, AreNoneWhereTheWelcomeMakesNoSense) {
             EPROTO);
   EXPECT_EQ(error_of_welcome([](Welcome& words, Descriptors&) { words.newest.position = 8; }),
             EPROTO);
+  EXPECT_EQ(error_of_welcome([](Welcome&, Descriptors&) {}, 8), EPROTO) << "it is longer";
   EXPECT_EQ(error_of_welcome([](Welcome&, Descriptors& all) { all.pop_back(); }), EPROTO);
   EXPECT_EQ(error_of_welcome([](Welcome&, Descriptors& all) { all.emplace_back(::dup(0)); }),
             EPROTO);

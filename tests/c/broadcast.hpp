@@ -35,7 +35,7 @@ inline Publisher publish(const char* name, int policy = FARCALL_BLOCK, std::size
 }
 inline Subscriber subscribe(const std::string& name, int start = FARCALL_NEWEST, int expected = 0) {
   const farcall_subscriber_options options{
-      .size = sizeof options, .start = start, .wait = FARCALL_WAIT_ADAPTIVE};
+      .size = sizeof options, .start = start, .wait = FARCALL_WAIT_ADAPTIVE, .most = 0};
   farcall_subscriber* subscriber = nullptr;
   EXPECT_EQ(farcall_subscriber_open(name.c_str(), &options, kLong, &subscriber), expected);
   return Subscriber(subscriber);

@@ -102,6 +102,17 @@ TEST(CBroadcast, WaitsForSlowReadersWhereItIsToldTo) {
   EXPECT_EQ(send(publisher, "more", kLong), 0);
 }
 
+TEST(CBroadcast, TakesNoMoreMemoryThanIsPermitted) {
+  const Publisher publisher = publish(nullptr, FARCALL_BLOCK, 1 << 16);
+  const int invitation = farcall_publisher_invite(publisher.get());
+  ASSERT_GE(invitation, 0);
+  const farcall_subscriber_options little{
+      .size = sizeof little, .start = FARCALL_NEWEST, .wait = 0, .most = 4096};
+  farcall_subscriber* subscriber = nullptr;
+  EXPECT_EQ(farcall_subscriber_adopt(invitation, &little, &subscriber), -EPROTO);
+  EXPECT_EQ(::close(invitation), 0) << "it stays the caller's";
+}
+
 TEST(CBroadcast, SaysHowManyWereMissed) {
   const Publisher publisher = publish(nullptr, FARCALL_OVERWRITE);
   const Subscriber slow = adopt(farcall_publisher_invite(publisher.get()));
@@ -316,9 +327,9 @@ TEST(CBroadcast, RefusesWhatCannotBe) {
   EXPECT_EQ(farcall_publisher_readers(nullptr), 0U);
   farcall_publisher_close(nullptr);
   farcall_subscriber* subscriber = nullptr;
-  const farcall_subscriber_options start{.size = sizeof start, .start = 2, .wait = 0};
+  const farcall_subscriber_options start{.size = sizeof start, .start = 2, .wait = 0, .most = 0};
   EXPECT_EQ(farcall_subscriber_open(name.c_str(), &start, 0, &subscriber), -EINVAL);
-  const farcall_subscriber_options wait{.size = sizeof wait, .start = 0, .wait = 3};
+  const farcall_subscriber_options wait{.size = sizeof wait, .start = 0, .wait = 3, .most = 0};
   EXPECT_EQ(farcall_subscriber_open(name.c_str(), &wait, 0, &subscriber), -EINVAL);
   EXPECT_EQ(farcall_subscriber_open("nobody publishes this", nullptr, 0, &subscriber),
             -ECONNREFUSED);

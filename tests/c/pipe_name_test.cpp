@@ -99,6 +99,39 @@ TEST(CPipeName, WhoWantsSomethingElseIsTurnedAway) {
   others.join();
 }
 
+// One that is forked while the name is served has neither that nor the end that somebody gets.
+TEST(CPipeName, NoChildHidesThatTheOpenerHasGone) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  const std::string name = unique_name();
+  End end;
+  std::thread serving([&] { end = serve(name); });
+  {
+    // By the time it is turned away all is made.
+    const UniqueFd wrong = connect_named(name, Deadline::never());
+    EXPECT_EQ(::send(wrong.get(), "garbage garbage", 15, MSG_NOSIGNAL), 15);
+    EXPECT_TRUE(readable(wrong.get(), 10'000));
+  }
+  const Shared<Event> forked;
+  const Shared<Event> over;
+  Child worker([&] {
+    forked->happens();
+    EXPECT_TRUE(over->wait());
+  });
+  EXPECT_TRUE(forked->wait());
+  Child opener([&] {
+    const End mine = open(name);
+    EXPECT_EQ(send(mine, "hello"), 0);
+    EXPECT_TRUE(over->wait());
+  });
+  serving.join();
+  EXPECT_EQ(receive(end), "hello");
+  opener.kill();
+  EXPECT_EQ(receive(end, 10'000'000'000), "ECONNRESET");
+  serve(name, 0, -EAGAIN);  // the name is free
+  over->happens();
+  EXPECT_EQ(worker.join(), 0);
+}
+
 TEST(CPipeName, WhoSaysNothingHoldsUpNobodyForLong) {
   const std::string name = unique_name();
   std::thread others([&] {

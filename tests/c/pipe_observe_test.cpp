@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What who looks sees of pipes (farcall/observe.hpp).
+// What who looks sees of pipes and broadcasts (farcall/observe.hpp).
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,19 +10,20 @@
 #include <thread>
 #include <vector>
 
+#include "c/broadcast.hpp"
 #include "farcall/farcall.h"
 #include "watch/process.hpp"
 
 namespace farcall::test {
 namespace {
 
-std::vector<watch::End> rings_of(pid_t pid) {
+std::vector<watch::End> ends_of(pid_t pid, observe::Kind kind) {
   watch::Process process;
   EXPECT_NE(watch::look(pid, process), watch::Seen::gone);
-  std::erase_if(process.ends,
-                [](const watch::End& end) { return end.kind != observe::Kind::ring; });
+  std::erase_if(process.ends, [&](const watch::End& end) { return end.kind != kind; });
   return process.ends;
 }
+std::vector<watch::End> rings_of(pid_t pid) { return ends_of(pid, observe::Kind::ring); }
 
 // An end is its user's, whoever has made it.
 TEST(PipeObserve, EndsShowWhatTheirUsersHavePassed) {
@@ -142,6 +143,38 @@ TEST(PipeObserve, PipesByNameHaveIt) {
   EXPECT_NE(ends[0].role, ends[1].role);
   farcall_pipe_close(server);
   farcall_pipe_close(client);
+}
+
+TEST(BroadcastObserve, EndsShowWhatHasPassedAndWhatWasMissed) {
+  using c::test::adopt;
+  using c::test::publish;
+  const std::string name = c::test::unique_name();
+  const auto publisher = publish(name.c_str(), FARCALL_OVERWRITE);
+  const auto subscriber = adopt(farcall_publisher_invite(publisher.get()));
+  constexpr std::uint64_t kMessages = 1000;
+  for (std::uint64_t i = 0; i < kMessages; ++i)
+    ASSERT_EQ(c::test::send(publisher, "0123456789", 0), 0);
+  char byte[10];
+  std::uint64_t all = 0;
+  std::uint64_t missed = 0;
+  while (farcall_subscriber_receive(subscriber.get(), byte, sizeof byte, nullptr, &missed, 0) == 10)
+    all += missed;
+  EXPECT_GT(all, 0U);
+  const auto ends = ends_of(::getpid(), observe::Kind::broadcast);
+  ASSERT_EQ(ends.size(), 2U);
+  for (const watch::End& end : ends) {
+    const observe::Half& sent = end.counters.sent;
+    const observe::Half& received = end.counters.received;
+    if (end.role == observe::Role::writer) {
+      EXPECT_EQ(end.name, name);
+      EXPECT_EQ(sent.messages, kMessages);
+      EXPECT_EQ(sent.bytes, 10 * kMessages);
+    } else {
+      EXPECT_EQ(received.dropped, all);
+      EXPECT_EQ(received.messages, kMessages - all);
+      EXPECT_EQ(received.bytes, 10 * (kMessages - all));
+    }
+  }
 }
 
 }  // namespace

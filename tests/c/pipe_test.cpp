@@ -44,6 +44,15 @@ TEST(CPipe, DoesNotWaitWhereThereIsNoTime) {
   EXPECT_EQ(receive(pipe.other, 0), "EAGAIN");
 }
 
+TEST(CPipe, SaysHowMuchItHolds) {
+  const Ends pipe(5000);
+  EXPECT_EQ(farcall_pipe_capacity(pipe.one.get()), 8192U);
+  EXPECT_EQ(farcall_pipe_capacity(pipe.other.get()), 8192U);
+  EXPECT_EQ(send(pipe.one, "some"), 0);
+  EXPECT_EQ(farcall_pipe_capacity(pipe.one.get()), 8192U);
+  EXPECT_EQ(farcall_pipe_capacity(nullptr), 0U);
+}
+
 TEST(CPipe, WaitsNoLongerThanItIsTold) {
   for (const int wait : {FARCALL_WAIT_ADAPTIVE, FARCALL_WAIT_SPIN, FARCALL_WAIT_BLOCK}) {
     const Ends pipe(4096, wait);
@@ -116,6 +125,7 @@ TEST(CPipe, RefusesToMixMessages) {
   EXPECT_EQ(send(pipe.one, long_message(20'000), 0), -EAGAIN);
   EXPECT_EQ(send(pipe.one, "short", 0), -EINVAL);
   EXPECT_EQ(send(pipe.one, long_message(20'001), 0), -EINVAL);
+  EXPECT_EQ(send(pipe.one, std::string(long_message(20'000).size(), 'x'), 0), -EINVAL);
   std::vector<std::uint32_t> received(20'000);
   EXPECT_EQ(farcall_pipe_receive(pipe.other.get(), received.data(), 80'000, nullptr, 0), -EAGAIN);
   std::size_t needed = 0;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a client keeps from one call to the next, and what it says of a call that failed.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <latch>
 #include <optional>
 #include <string>
 #include <thread>
@@ -26,20 +26,10 @@ using door::test::become;
 using door::test::in_child;
 using door::test::kNobody;
 using farcall::test::ask;
+using farcall::test::before_long;
 using farcall::test::bytes_of;
+using farcall::test::failure_of;
 using farcall::test::Server;
-
-Deadline before_long() { return Deadline::after(20s); }
-
-template <class Call>
-int failure_of(Call call) {
-  try {
-    call();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  return 0;
-}
 
 // The number may stand for something else by the time that a session is opened there.
 TEST(Client, SendsNothingToAnotherSocketThanItsPorts) {
@@ -75,6 +65,22 @@ TEST(Client, ASessionThatWasAskedForBeforeAChangeOfIdsServesOneCall) {
     ASSERT_EQ(call.take(results, before_long()), Outcome::ok);
     EXPECT_TRUE(call.dispatched());
     EXPECT_TRUE(eventually([&] { return server.port.sessions() == (changes ? 0 : 1); }));
+  }
+}
+
+// Nor is it kept for who calls next, where the one call has been given up.
+TEST(Client, AsksAnewAfterAChangeOfIds) {
+  for (const bool changes : {false, true}) {
+    const auto [server, port] = packet_socket_pair();
+    Client client(port.get());
+    CallResults results;
+    EXPECT_EQ(client.call({}, results, Deadline::after(1ms)), Outcome::timed_out);
+    const Packet first = take_packet(server.get());
+    EXPECT_EQ(first.descriptors.size(), 2U);
+    if (changes) forget_credentials();
+    EXPECT_EQ(client.call({}, results, Deadline::after(1ms)), Outcome::timed_out);
+    EXPECT_EQ(take_packet(server.get()).kind,
+              changes ? Packet::Kind::descriptors : Packet::Kind::nothing);
   }
 }
 
@@ -118,6 +124,23 @@ TEST(Client, ASessionInUseClosesWhereTheClientRetiresMeanwhile) {
     (void)ask(*client, "retire");
     ASSERT_TRUE(eventually([&] { return server.port.sessions() == 0; }));
   }
+}
+
+TEST(Client, AllIdleSessionsCloseWhereItRetires) {
+  std::latch both(2);
+  Server server(
+      [&](ServerThread& thread, Incoming& incoming) {
+        both.arrive_and_wait();
+        thread.reply(incoming, {});
+      },
+      2);
+  Client client(server.port.descriptor());
+  std::jthread other([&] { EXPECT_EQ(ask(client, "1"), ""); });
+  EXPECT_EQ(ask(client, "2"), "");
+  other.join();
+  ASSERT_EQ(server.port.sessions(), 2U);
+  client.retire();
+  EXPECT_TRUE(eventually([&] { return server.port.sessions() == 0; }));
 }
 
 // The kernel says of each id that it is the client's, also where it differs alone.
@@ -290,6 +313,36 @@ TEST(Client, SendsAgainWhereNothingHasBeenSent) {
   EXPECT_EQ(ask(client, "hello"), "hello");
 }
 
+// The server would write its answer over what is sent next.
+TEST(Client, ASessionWhoseMessageIsJustBeingTakenIsUsedNoMore) {
+  const auto [server, port] = packet_socket_pair();
+  Client client(port.get());
+  ServerEnds ends;
+  std::thread taking([&, inner = server.get()] {
+    pollfd entry{.fd = inner, .events = POLLIN, .revents = 0};
+    ASSERT_EQ(::poll(&entry, 1, static_cast<int>(kPatience.count())), 1);
+    Packet asked = take_packet(inner);
+    ASSERT_EQ(asked.descriptors.size(), 2U);
+    const Mapping session = SharedMemory::adopt(std::move(asked.descriptors[0])).map();
+    auto& slot = reinterpret_cast<SessionControl*>(session.data())->slot;
+    ends = let_in(asked);
+    Turn turn;
+    ASSERT_TRUE(eventually([&] {
+      turn = Turn::unpack(slot.turn);
+      return turn.kind == Kind::one_way;
+    }));
+    turn.kind = Kind::taking;  // and it never answers
+    slot.turn = turn.pack();
+  });
+  EXPECT_EQ(client.send({.data = {}, .descriptors = {}, .until_taken = true}, Deadline::after(2s)),
+            Outcome::ok);
+  taking.join();
+  EXPECT_TRUE(eventually([&] {
+    pollfd end{.fd = ends.socket.get(), .events = POLLRDHUP, .revents = 0};
+    return ::poll(&end, 1, 0) == 1;
+  }));
+}
+
 // A session that has got a part of a request is not used for the next.
 TEST(Client, BeginsAnewWhereAPartHasBeenSent) {
   std::atomic<std::size_t> came{0};
@@ -353,64 +406,6 @@ TEST(Client, WithoutDescriptorsForASessionIsToldSo) {
   });
 }
 
-TEST(AsyncCall, BringsAllThatItWasGivenHoweverItIsSent) {
-  std::atomic<std::int32_t> word{0};
-  std::atomic<int> priority{0};
-  std::atomic<std::uint32_t> origin{0};
-  std::atomic<int> written{0};
-  Server server([&](ServerThread& thread, Incoming& incoming) {
-    word = incoming.word();
-    priority = incoming.priority();
-    origin = incoming.origin();
-    for (const UniqueFd& fd : incoming.descriptors())
-      if (::write(fd.get(), "x", 1) == 1) ++written;
-    thread.reply(incoming, {});
-  });
-  Client client(server.port.descriptor());
-  for (const int sent : {7, 8}) {  // at once only where there is a session
-    UniqueFd file(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-    const int number = file.get();
-    AsyncCall call(client, {.data = bytes_of("hello"),
-                            .descriptors = std::span(&number, 1),
-                            .word = -sent,
-                            .priority = static_cast<std::uint8_t>(sent),
-                            .origin = static_cast<std::uint32_t>(sent) << 16});
-    file.reset();  // it stays the caller's
-    CallResults results;
-    written = 0;
-    EXPECT_EQ(call.take(results, before_long(), SignalCount::now()), Outcome::ok);
-    EXPECT_EQ(word, -sent);
-    EXPECT_EQ(priority, sent);
-    EXPECT_EQ(origin, static_cast<std::uint32_t>(sent) << 16);
-    EXPECT_EQ(written, 1);
-  }
-}
-
-TEST(AsyncCall, RefusesMoreDescriptorsThanACallMayHave) {
-  Server server;
-  Client client(server.port.descriptor());
-  const std::vector<int> many(kCallDescriptors + 1, STDIN_FILENO);
-  EXPECT_EQ(failure_of([&] {
-              const AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = many});
-            }),
-            ENFILE);
-}
-
-TEST(AsyncCall, WithoutADescriptorForTheServersAnswerIsToldSo) {
-  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
-  Server server;
-  in_child([port = server.port.descriptor()] {
-    Client client(port);
-    AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = {}});
-    rlimit limit{};
-    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
-    limit.rlim_cur = 3;
-    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
-    CallResults results;
-    EXPECT_EQ(failure_of([&] { call.take(results, before_long(), SignalCount::now()); }), EMFILE);
-  });
-}
-
 TEST(Client, KnowsNoTermsOfAPortThatHasClosed) {
   Server server;
   Client client(server.port.descriptor());
@@ -420,30 +415,6 @@ TEST(Client, KnowsNoTermsOfAPortThatHasClosed) {
   server.port.close();
   // A thread that has served it may still look for its next request.
   EXPECT_TRUE(eventually([&] { return client.terms(terms, before_long()) == Outcome::peer_gone; }));
-}
-
-// What was sent one way and has not been taken yet is taken before it, and not written over.
-TEST(AsyncCall, LeavesWhatWasSentOneWayToBeTaken) {
-  Port port;
-  Client client(port.descriptor());
-  ASSERT_EQ(client.send({.data = bytes_of("first"), .descriptors = {}}, before_long()),
-            Outcome::ok);
-  AsyncCall call(client, {.data = bytes_of("second"), .descriptors = {}});
-  ServerThread thread(port);
-  Incoming incoming;
-  ASSERT_EQ(thread.receive(incoming, before_long()), Outcome::ok);
-  EXPECT_FALSE(incoming.wants_reply());
-  EXPECT_EQ(farcall::test::text_of(incoming.data()), "first");
-  std::vector<std::byte> buffer(20);
-  CallResults results;
-  results.buffer = buffer;
-  std::jthread caller(
-      [&] { EXPECT_EQ(call.take(results, before_long(), SignalCount::now()), Outcome::ok); });
-  EXPECT_EQ(thread.receive(incoming, before_long()), Outcome::ok);
-  EXPECT_EQ(farcall::test::text_of(incoming.data()), "second");
-  EXPECT_EQ(thread.reply(incoming, bytes_of("done")), Outcome::ok);
-  caller.join();
-  EXPECT_EQ(farcall::test::text_of(results.data), "done");
 }
 
 // A signal that a call has been told of, and stays in spite of, does not end it again.

@@ -129,5 +129,16 @@ TEST(CallClose, NothingIsKeptOfWhatIsNotListenedTo) {
   EXPECT_TRUE(listened.expired());
 }
 
+TEST(CallClose, NothingIsKeptOfNoticesThatNobodyHasTaken) {
+  std::weak_ptr<Endpoint> kept;
+  {
+    Port port;
+    const auto endpoint = port.open_endpoint({}, {});
+    kept = endpoint;
+    port.post(endpoint);
+  }
+  EXPECT_TRUE(kept.expired());
+}
+
 }  // namespace
 }  // namespace farcall

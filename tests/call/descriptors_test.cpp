@@ -29,6 +29,7 @@ namespace {
 using door::test::in_child;
 using door::test::lingering;
 using farcall::test::ask;
+using farcall::test::failure_of;
 using farcall::test::Server;
 
 TEST(Descriptors, ThatDoNotFitHoldNobodyUp) {
@@ -107,6 +108,22 @@ TEST(Descriptors, ThatTheClientHasNoRoomForAreToldToWhoServes) {
   EXPECT_EQ(error, EMFILE);
   EXPECT_EQ(session.turn().flags, 0);
   EXPECT_EQ(session.turn().size, 4);
+}
+
+// A client has taken them, has no room for them, or makes no sense.
+TEST(Descriptors, ThatAreSaidToHaveFailedOtherwiseEndTheSession) {
+  std::atomic<Outcome> outcome{Outcome::ok};
+  const auto handler = [&](ServerThread& thread, Incoming& incoming) {
+    outcome = thread.reply(incoming, {}, std::array{STDERR_FILENO});
+  };
+  Server server(handler, 1, WaitMode::adaptive, {.patience = 60s});
+  RawSession session(server.port.descriptor());
+  ASSERT_TRUE(session.welcome());
+  session.give(Kind::request, 1);
+  ASSERT_TRUE(session.answered(1));
+  session.give(Kind::done, 1, EDOM);
+  EXPECT_TRUE(eventually([&] { return session.ended(); }));
+  EXPECT_TRUE(eventually([&] { return outcome == Outcome::broken; }));
 }
 
 bool same_file(int one, int other) {
@@ -247,20 +264,33 @@ TEST(CallMemory, OfRequestsThatAreOverCountsNoMore) {
   });
 }
 
+// Whether this process has memory for long messages.
+bool has_transfer_memory() {
+  std::ifstream maps("/proc/self/maps");
+  const std::string all{std::istreambuf_iterator<char>(maps), {}};
+  return all.find("farcall-transfer") != std::string::npos;
+}
+
 // It is given back when they have been taken.
 TEST(CallMemory, OfVeryLongRepliesIsNotKept) {
-  const auto is_there = [] {
-    std::ifstream maps("/proc/self/maps");
-    const std::string all{std::istreambuf_iterator<char>(maps), {}};
-    return all.find("farcall-transfer") != std::string::npos;
-  };
   const std::vector<std::byte> lengthy(TransferMemory::kMostKept + 1);
   Server server([&](ServerThread& thread, Incoming& incoming) { thread.reply(incoming, lengthy); });
   Client client(server.port.descriptor());
   CallResults results;
   ASSERT_EQ(client.call({}, results, Deadline::after(20s)), Outcome::ok);
   EXPECT_EQ(results.data.size(), lengthy.size());
-  EXPECT_TRUE(eventually([&] { return !is_there(); }));
+  EXPECT_TRUE(eventually([] { return !has_transfer_memory(); }));
+}
+
+TEST(CallMemory, OfVeryLongMessagesThatWantNoReplyIsNotKept) {
+  const std::vector<std::byte> lengthy(TransferMemory::kMostKept + 1);
+  Server server;
+  Client client(server.port.descriptor());
+  ASSERT_EQ(
+      client.send({.data = lengthy, .descriptors = {}, .until_taken = true}, Deadline::after(20s)),
+      Outcome::ok);
+  EXPECT_TRUE(eventually([] { return !has_transfer_memory(); }));
+  EXPECT_EQ(server.port.sessions(), 1U);
 }
 
 TEST(Descriptors, OfMessagesThatNobodyTakesHoldNobodyUp) {
@@ -295,6 +325,33 @@ TEST(Descriptors, ThatNoRequestTellsOfEndTheSession) {
   EXPECT_EQ(session.turn().kind, Kind::request) << "it is not answered";
 }
 
+// They would be taken for the memory, and for what comes with the next request.
+TEST(Descriptors, TwoInPlaceOfAMemoryEndTheSession) {
+  Server server;
+  RawSession session(server.port.descriptor());
+  ASSERT_TRUE(session.welcome());
+  const SharedMemory memory = SharedMemory::create(65'536);
+  send_descriptors(session.socket.get(), std::array{memory.fd(), memory.fd()}, kPurposeData);
+  const std::uint64_t size = 5000;
+  std::memcpy(session.control().slot.data, &size, sizeof size);
+  session.give(Kind::request, 1, 0, kTransfer | kTransferComes);
+  EXPECT_TRUE(eventually([&] { return session.ended(); }));
+  EXPECT_EQ(session.turn().kind, Kind::request) << "it is not answered";
+}
+
+TEST(Session, IsMadeOfItsMemoryAlone) {
+  Server server;
+  const int port = server.port.descriptor();
+  EXPECT_TRUE(RawSession(port).welcome());
+  EXPECT_FALSE(RawSession(port, false).welcome()) << "which does not say what it is";
+  RawSession large(port, true, false);  // nothing has been sent
+  const SharedMemory twice = SharedMemory::create(2 * kSessionBytes);
+  const std::uint64_t magic = SessionControl::kMagic;
+  std::memcpy(twice.map().data(), &magic, sizeof magic);
+  send_descriptors(port, std::array{twice.fd(), large.other_end.get()}, kPurposeSession);
+  EXPECT_FALSE(large.welcome()) << "of another size";
+}
+
 TEST(Descriptors, ThatNobodyHasAskedForAreCounted) {
   Server server;
   const auto endpoint = server.port.open_endpoint({}, {});
@@ -310,12 +367,17 @@ TEST(Descriptors, ThatNobodyHasAskedForAreCounted) {
   EXPECT_TRUE(counted(1));
   send_descriptors(way_in.get(), std::array{0, 0, 0}, kFirstOwnPurpose + 7);
   EXPECT_TRUE(counted(4));
+  // Nor do three make a session, two of which would.
+  const RawSession more(way_in.get(), true, false);
+  send_descriptors(way_in.get(), std::array{more.memory.fd(), more.other_end.get(), 0},
+                   kPurposeSession);
+  EXPECT_TRUE(counted(7));
   RawSession session(way_in.get());
   ASSERT_TRUE(session.welcome());
-  EXPECT_TRUE(counted(4)) << "these were asked for";
+  EXPECT_TRUE(counted(7)) << "these were asked for";
   send_descriptors(session.socket.get(), std::array{0, 0}, kPurposeReal);
   session.give(Kind::request, 1, 0, kDescriptors);
-  EXPECT_TRUE(counted(6));
+  EXPECT_TRUE(counted(9));
   EXPECT_EQ(endpoint->unsolicited().control_messages, 0U);
   EXPECT_EQ(ask(client, "y"), "y");
 }
@@ -431,6 +493,15 @@ TEST(Deadlines, HoldWhereAPortIsFull) {
   fill(port.get());
   Client client(port.get());
   EXPECT_EQ(call_for_a_moment(client, 1), Outcome::timed_out);
+}
+
+// No server that means well takes so long to empty it.
+TEST(Deadlines, WhoHasMoreTimeThanAFullPortIsGivenIsToldOfIt) {
+  const auto [server, port] = packet_socket_pair();
+  fill(port.get());
+  Client client(port.get());
+  CallResults results;
+  EXPECT_EQ(failure_of([&] { (void)client.call({}, results, Deadline::after(60s)); }), EAGAIN);
 }
 
 TEST(Deadlines, HoldWhereASessionIsFull) {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Several ways in to one port, and what is told of each.
+#include <grp.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstring>
+#include <deque>
+#include <vector>
 
 #include "call/raw.hpp"
 #include "call/server.hpp"
@@ -67,6 +71,38 @@ TEST(CallEndpoint, ARequestThatIsLongerThanItsMemoryEndsItsSession) {
   session.give(Kind::request, 1, 0, kTransfer | kTransferComes);
   EXPECT_TRUE(eventually([&] { return session.ended(); }));
   EXPECT_EQ(ask(other, "after"), "after");
+}
+
+// ---- who is let in ----
+
+// They are kept with each session.
+TEST(CallEndpoint, LongListsOfGroupsCountAsMemory) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  constexpr std::size_t kGroups = 65'536;
+  Server server(farcall::test::echo, 1, WaitMode::adaptive,
+                {.bytes_per_user = 2 * kGroups * sizeof(gid_t) - 1});
+  const auto in_groups = [port = server.port.descriptor()](std::size_t count, auto body) {
+    door::test::in_child([&] {
+      std::vector<gid_t> groups(count);
+      for (std::size_t i = 0; i < count; ++i) groups[i] = static_cast<gid_t>(100'000 + i);
+      ASSERT_EQ(::setgroups(groups.size(), groups.data()), 0);
+      ASSERT_TRUE(door::test::become(door::test::kNobody));
+      body(port);
+    });
+  };
+  in_groups(kGroups, [](int port) {
+    RawSession first(port);
+    ASSERT_TRUE(first.welcome());
+    RawSession second(port);
+    EXPECT_FALSE(second.welcome());
+    EXPECT_EQ(second.control().terms.refusal, static_cast<std::uint32_t>(EAGAIN));
+    first.socket.reset();
+    EXPECT_TRUE(eventually([port] { return RawSession(port).welcome(); }));
+  });
+  in_groups(1024, [](int port) {
+    std::deque<RawSession> all;
+    for (int i = 0; i < 50; ++i) ASSERT_TRUE(all.emplace_back(port).welcome()) << i;
+  });
 }
 
 }  // namespace

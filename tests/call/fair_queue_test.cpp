@@ -119,6 +119,15 @@ TEST_F(CallFairQueue, WhatIsUsedWhileNobodyWaitsCountsForNothing) {
   EXPECT_EQ(serve(kLong), 2U);
 }
 
+TEST_F(CallFairQueue, WhatIsUsedByWhoIsServedAloneCountsForNothing) {
+  queue.charge(*one, kLong);
+  queue.serve_only(*one);
+  EXPECT_EQ(queue.ahead(*one), 0U);
+  // Nor is it worth anything to who has used less meanwhile.
+  queue.charge_at_once(*other, 5);
+  EXPECT_EQ(queue.ahead(*other), 5U);
+}
+
 TEST_F(CallFairQueue, WhatIsUsedWhileOthersWaitCounts) {
   wait(other);
   queue.charge(*one, kLong);
@@ -199,7 +208,7 @@ TEST_F(CallFairQueue, WhatIsTakenOutLeavesTheOthers) {
     wait(one, static_cast<std::uint8_t>(i));
     wait(other, static_cast<std::uint8_t>(i));
   }
-  std::vector<Item> out;
+  std::list<Item> out;
   queue.extract([](const Item& item) { return item.account->user == 1; }, out);
   EXPECT_EQ(out.size(), 3U);
   EXPECT_EQ(queue.size(), 3U);

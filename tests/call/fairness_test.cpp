@@ -98,11 +98,14 @@ TEST_F(CallFairness, WhoAsksWithoutPauseIsNotServedUntilOthersHaveBeen) {
 }
 
 // Asks for the whole of that memory to be copied.
-void give_all(RawSession& session, const SharedMemory& memory, Kind kind = Kind::request) {
+void give_all(RawSession& session, const SharedMemory& memory, Kind kind = Kind::request,
+              std::span<const int> descriptors = {}) {
   send_descriptors(session.socket.get(), std::array{memory.fd()}, kPurposeData);
+  if (!descriptors.empty()) send_descriptors(session.socket.get(), descriptors, kPurposeData);
   const std::uint64_t bytes = memory.size();
   std::memcpy(session.control().slot.data, &bytes, sizeof bytes);
-  session.give(kind, 1, 0, kTransfer | kTransferComes);
+  const int flags = kTransfer | kTransferComes | (descriptors.empty() ? 0 : kDescriptors);
+  session.give(kind, 1, 0, static_cast<std::uint8_t>(flags));
 }
 
 constexpr std::size_t kLong = std::size_t{16} << 20;
@@ -132,6 +135,24 @@ TEST_F(CallFairness, ALongRequestIsCopiedWhileOthersAreServed) {
     ASSERT_EQ(incoming.data()[i], std::byte(i >> 12)) << i;
   EXPECT_EQ(thread.reply(incoming, {}), Outcome::ok);
   EXPECT_TRUE(large.answered(1));
+}
+
+TEST_F(CallFairness, ALongRequestKeepsItsDescriptorsWhileOthersAreServed) {
+  const SharedMemory memory = SharedMemory::create(kLong);
+  RawSession large(descriptor);
+  RawSession small(descriptor);
+  ASSERT_TRUE(large.welcome());
+  ASSERT_TRUE(small.welcome());
+  give_all(large, memory, Kind::request, std::array{STDERR_FILENO});
+  small.give(Kind::request, 1, 5);
+  receive();
+  ASSERT_EQ(incoming.data().size(), 5U);
+  EXPECT_TRUE(incoming.descriptors().empty());
+  EXPECT_EQ(thread.reply(incoming, {}), Outcome::ok);
+  receive();
+  ASSERT_EQ(incoming.data().size(), kLong);
+  EXPECT_EQ(incoming.descriptors().size(), 1U);
+  EXPECT_EQ(thread.reply(incoming, {}), Outcome::ok);
 }
 
 TEST_F(CallFairness, OfOneUsersLongRequestsFewAreCopiedAtATime) {
@@ -324,6 +345,47 @@ TEST_P(CallFairnessByPriority, ARequestDoesNotOvertakeWhatHasToWaitForItsUsersTu
   receive();
   EXPECT_TRUE(incoming.notice());
   port.forget(signals->fd.get(), source);
+}
+
+// What is readable, and brings nothing.
+class Quiet final : public Source {
+ public:
+  std::size_t on_readable() noexcept override {
+    std::uint64_t count = 0;
+    (void)!::read(fd.get(), &count, sizeof count);
+    return 0;
+  }
+  const UniqueFd fd{::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)};
+};
+
+TEST(CallFairnessOfMany, ARequestIsNotLostBehindAsManyDescriptorsAsAreServedAtATime) {
+  give_up_after(std::chrono::seconds(60));
+  constexpr std::size_t kAtATime = 64;  // with the request
+  Port port({.by_priority = true});
+  ServerThread thread(port);
+  Incoming incoming;
+  const auto signals = std::make_shared<Signals>(port);
+  signals->endpoint = port.open_endpoint(signals, {});
+  const UniqueFd way_in = signals->endpoint->branch();
+  RawSession session(way_in.get());
+  ASSERT_TRUE(session.welcome());
+  session.give(Kind::request, 1, 5);
+  ASSERT_EQ(thread.receive(incoming, Deadline::after(kPatience)), Outcome::ok);
+  // It has had so much time now that what its client sends otherwise is not listened to at once.
+  std::this_thread::sleep_for(5ms);
+  EXPECT_EQ(thread.reply(incoming, {}), Outcome::ok);
+  thread.leave();
+  std::vector<std::shared_ptr<Quiet>> all(kAtATime - 1);
+  std::vector<std::uint64_t> sources;
+  for (auto& one : all) {
+    one = std::make_shared<Quiet>();
+    sources.push_back(port.listen(one->fd.get(), one, ::geteuid(), 0));
+  }
+  session.give(Kind::request, 2, 4, kAfterOthers);
+  ASSERT_EQ(thread.receive(incoming, Deadline::after(kPatience)), Outcome::ok);
+  EXPECT_EQ(incoming.data().size(), 4U);
+  EXPECT_EQ(thread.reply(incoming, {}), Outcome::ok);
+  for (std::size_t i = 0; i < all.size(); ++i) port.forget(all[i]->fd.get(), sources[i]);
 }
 
 TEST_F(CallFairness, WhoRingsInVainAgainAndAgainIsListenedToMoreSeldom) {

@@ -8,6 +8,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -25,8 +26,10 @@
 #include <thread>
 #include <vector>
 
+#include "call/port.hpp"
 #include "call/raw.hpp"
 #include "call/server.hpp"
+#include "door/child.hpp"
 #include "door/usage.hpp"
 #include "forbidden_call.hpp"
 
@@ -66,6 +69,7 @@ class Watched {
   Watched(const Watched&) = delete;
   Watched& operator=(const Watched&) = delete;
 
+  [[nodiscard]] long asleep_in_call() const { return asleep_in(id_); }
   [[nodiscard]] bool waits_for_all() const { return asleep_in(id_) == SYS_futex_waitv; }
   [[nodiscard]] bool sleeps_on_epoll() const {
     const long call = asleep_in(id_);
@@ -317,6 +321,48 @@ TEST_F(FutexMultiWaitTest, SignalsInterruptIt) {
   ::sigaction(SIGUSR1, &before, nullptr);
 }
 
+std::atomic<bool> handler_runs;
+std::atomic<int> ends_handler;  // by a byte that can be read there
+
+// The kernel goes on with the sleep of who comes back from it, and wakes nobody else meanwhile.
+TEST_F(FutexMultiWaitTest, ASignalHandlerKeepsNobodyWaitingWhileAnotherThreadIsIdle) {
+  FARCALL_SKIP_UNDER_TSAN("runs handlers when it pleases");
+  const auto handlers = packet_socket_pair();
+  struct sigaction long_one {};
+  struct sigaction before {};
+  long_one.sa_handler = [](int) {
+    handler_runs = true;
+    char byte = 0;
+    (void)!::read(ends_handler, &byte, 1);
+  };
+  long_one.sa_flags = SA_RESTART;
+  ::sigaction(SIGUSR1, &long_one, &before);
+  handler_runs = false;
+  ends_handler = handlers.first.get();
+  {
+    Watched server;
+    Clients clients;
+    add_clients(clients, server.port, 1);
+    ASSERT_TRUE(comes_to_wait_for_all(server, clients));
+    std::thread other([&] {
+      ServerThread thread(server.port);
+      Incoming incoming;
+      while (thread.receive(incoming, Deadline::never()) != Outcome::finished)
+        if (incoming.wants_reply()) thread.reply(incoming, incoming.data());
+    });
+    EXPECT_TRUE(eventually([&] { return server.port.idle_threads() == 2; }));
+    EXPECT_TRUE(eventually([&] { return server.waits_for_all(); }));
+    server.signal(SIGUSR1);
+    EXPECT_TRUE(eventually([] { return handler_runs.load(); }));
+    EXPECT_EQ(ask(*clients.front(), "there?"), "there?");
+    EXPECT_EQ(server.asleep_in_call(), SYS_read) << "the handler has come back";
+    EXPECT_EQ(::write(handlers.second.get(), "x", 1), 1);
+    server.port.close();
+    other.join();
+  }
+  ::sigaction(SIGUSR1, &before, nullptr);
+}
+
 TEST_F(FutexMultiWaitTest, LetsGoOfSessionsWhoseClientsHaveGone) {
   Watched server;
   Client steady(server.port.descriptor());
@@ -396,6 +442,29 @@ TEST_F(FutexMultiWaitTest, CancelledThreadsLeaveNothingBehind) {
     over = true;
     other.join();
   }
+}
+
+// Of a session that another thread has left to its doorbell, while the one that slept for it has
+// not come to notice.
+TEST(FutexMultiWaitLeft, ACancelledThreadLooksAtWhatAnotherOneStillSleepsFor) {
+  Port port;
+  const auto endpoint = port.open_endpoint({}, {});
+  const UniqueFd way = endpoint->branch();
+  RawSession session(way.get());
+  ASSERT_TRUE(session.welcome());
+  call::PortState& state = *call::inside(*endpoint).port;
+  {
+    const std::lock_guard guard(state.lock);
+    state.sessions.begin()->second.session->in_multi_wait = true;
+  }
+  session.give(call::Kind::request, 1, 5);
+  epoll_event event{};  // with which a thread is cancelled
+  ASSERT_EQ(::epoll_wait(state.epoll.get(), &event, 1, 20'000), 1);
+  state.look_again();
+  ServerThread thread(port);
+  Incoming incoming;
+  ASSERT_EQ(thread.receive(incoming, Deadline::after(20s)), Outcome::ok);
+  EXPECT_EQ(thread.reply(incoming, {}), Outcome::ok);
 }
 
 // Whether the process has known before that it could, or not.

@@ -61,6 +61,10 @@ TEST(Limits, AreWhatWasSetAndDefaultsElsewhere) {
   EXPECT_EQ(told.size, sizeof told) << "that is the caller's";
   limits.patience_ns = -1;
   EXPECT_EQ(set_limits(&limits), -1);
+  limits.patience_ns = 0;
+  limits.size = sizeof limits - 1;
+  EXPECT_EQ(set_limits(&limits), -1) << "which are not all there";
+  EXPECT_EQ(errno, EINVAL);
 }
 
 TEST(Ledger, GivesEachUserAShareOfWhatOthersLeave) {
@@ -88,6 +92,13 @@ TEST(Ledger, GivesEachUserAShareOfWhatOthersLeave) {
     held.clear();
     EXPECT_EQ(take_all(kStranger + 2), 100U);
   });
+}
+
+TEST(Ledger, BytesOfOneUserLeaveSomeForOthers) {
+  const Charge all(Resource::bytes, kStranger, 400, 400);
+  ASSERT_TRUE(all);
+  EXPECT_TRUE(Charge(Resource::bytes, kStranger + 1, 300, 400)) << "a quarter of what is left";
+  EXPECT_FALSE(Charge(Resource::bytes, kStranger + 1, 301, 400));
 }
 
 TEST(Ledger, WhatTheOwnUserHeldIsNoOthersOnceTheProcessIsSomebodyElse) {

@@ -18,11 +18,10 @@ using namespace std::chrono_literals;
 using door::test::in_child;
 using door::test::kNobody;
 using farcall::test::ask;
+using farcall::test::before_long;
 using farcall::test::Server;
 
 constexpr std::size_t kLong = std::size_t{4} << 20;
-
-Deadline before_long() { return Deadline::after(20s); }
 
 void reply_at_length(ServerThread& thread, Incoming& incoming) {
   const std::vector<std::byte> reply(static_cast<std::size_t>(incoming.word()), std::byte{1});
@@ -80,29 +79,69 @@ void on_touch(int) {
   ::mprotect(guarded.data(), guarded.size(), PROT_READ | PROT_WRITE);
 }
 
+// It has no more time by the moment when its reply is there.
+void expect_cut_short(RetryPolicy* policy) {
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  Server server(reply_at_length);
+  Client client(server.port.descriptor());
+  const Mapping memory(
+      ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+      kBytes);
+  guarded = {memory.data(), kBytes};
+  struct sigaction action {};
+  action.sa_handler = on_touch;
+  ASSERT_EQ(::sigaction(SIGSEGV, &action, nullptr), 0);
+  CallResults results;
+  results.buffer = guarded;
+  const Deadline deadline = Deadline::after(2s * door::test::kSlow);
+  until = deadline.at() + 1'000'000;
+  CallArguments arguments = asking_for(kBytes);
+  arguments.retry_policy = policy;
+  EXPECT_EQ(client.call(arguments, results, deadline), Outcome::timed_out);
+  EXPECT_TRUE(Client::dispatched());
+  // Another call is answered as ever.
+  EXPECT_EQ(client.call(asking_for(kBytes), results, before_long()), Outcome::ok);
+  EXPECT_EQ(results.data.size(), kBytes);
+  EXPECT_EQ(results.data.back(), std::byte{1});
+}
+
+// A client that stays when its time is over.
+struct Stays final : RetryPolicy {
+  bool stay(Outcome, Deadline& deadline) override {
+    ++times;
+    deadline = before_long();
+    return true;
+  }
+  [[nodiscard]] bool before_dispatch() const noexcept override { return true; }
+  int times = 0;
+};
+
 TEST(Reply, IsCopiedNoLongerThanItsClientHasTime) {
+  in_child([] { expect_cut_short(nullptr); });
+}
+
+TEST(Reply, ThatIsThereIsNotStayedFor) {
   in_child([] {
-    constexpr std::size_t kBytes = std::size_t{64} << 20;
-    Server server(reply_at_length);
-    Client client(server.port.descriptor());
-    const Mapping memory(
-        ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
-        kBytes);
-    guarded = {memory.data(), kBytes};
-    struct sigaction action {};
-    action.sa_handler = on_touch;
-    ASSERT_EQ(::sigaction(SIGSEGV, &action, nullptr), 0);
-    CallResults results;
-    results.buffer = guarded;
-    const Deadline deadline = Deadline::after(2s * door::test::kSlow);
-    until = deadline.at() + 1'000'000;
-    EXPECT_EQ(client.call(asking_for(kBytes), results, deadline), Outcome::timed_out);
-    EXPECT_TRUE(Client::dispatched());
-    // Another call is answered as ever.
-    EXPECT_EQ(client.call(asking_for(kBytes), results, before_long()), Outcome::ok);
-    EXPECT_EQ(results.data.size(), kBytes);
-    EXPECT_EQ(results.data.back(), std::byte{1});
+    Stays policy;
+    expect_cut_short(&policy);
+    EXPECT_EQ(policy.times, 0);
   });
+}
+
+TEST(Reply, OfWhoStaysBeyondItsTimeIsCopiedToTheEnd) {
+  constexpr std::size_t kBytes = std::size_t{40} << 20;
+  Server server([](ServerThread& thread, Incoming& incoming) {
+    std::this_thread::sleep_for(100ms);
+    reply_at_length(thread, incoming);
+  });
+  Client client(server.port.descriptor());
+  Stays policy;
+  CallResults results;
+  CallArguments arguments = asking_for(kBytes);
+  arguments.retry_policy = &policy;
+  EXPECT_EQ(client.call(arguments, results, Deadline::after(5ms)), Outcome::ok);
+  EXPECT_EQ(policy.times, 1);
+  EXPECT_EQ(results.data.size(), kBytes);
 }
 
 }  // namespace

@@ -54,6 +54,7 @@ class Streams_ : public ::testing::Test {
     const unsigned flags = word_at(header, 32) >> 16 & 0xff;
     const std::uint32_t sequence = word_at(header, 24);
     if ((flags & 0x02) != 0) {
+      ++syns_;
       way.syn = true;
       way.first = sequence + 1;
     }
@@ -109,6 +110,7 @@ class Streams_ : public ::testing::Test {
   Streams streams_;
   std::int64_t time_ = 2000;
   unsigned packets_ = 0;
+  unsigned syns_ = 0;
 };
 
 constexpr auto kSent = TapRecord::kSent;
@@ -189,6 +191,61 @@ TEST_F(Streams_, OfANewConnectionBetweenTheSameAddressesHaveOtherNumbers) {
   add({kClient, kClosed, 3, 0, ""});
   add({kClient, kSent, 0, 0, "xyz", 0, 900'000});
   EXPECT_NE(directions_[kClient].first, first);
+}
+
+TEST_F(Streams_, GoOnAfterTheyWereSilentForHours) {
+  constexpr std::int64_t kHour = 3'600'000'000'000;
+  add({kClient, kSent, 0, 0, "abc"});
+  add({kServer, kSent, 0, 3, "xyz", 0, 1001});
+  time_ += 2 * kHour;
+  const unsigned syns = syns_;
+  add({kServer, kSent, 3, 3, "uvw", 0, 1001});
+  add({kClient, kSent, 3, 6, "def"});
+  EXPECT_EQ(syns_, syns);
+  EXPECT_EQ(text(kClient), "abcdef");
+  EXPECT_EQ(text(kServer), "xyzuvw");
+  EXPECT_EQ(streams_.missing(), 0U);
+}
+
+TEST_F(Streams_, AreReadLongAfterTheirSenderHasClosedThem) {
+  add({kServer, kSent, 0, 0, "abc", 0, 1001});
+  add({kClient, kReceived, 0, 0, "a"});
+  add({kServer, kClosed, 3, 0, "", 0, 1001});
+  time_ += 60'000'000'000;
+  const unsigned syns = syns_;
+  add({kClient, kReceived, 0, 1, "bc"});
+  EXPECT_EQ(syns_, syns);
+  EXPECT_EQ(text(kServer), "abc");
+  EXPECT_EQ(directions_[kServer].twice, 0U);
+  EXPECT_EQ(streams_.missing(), 0U);
+}
+
+TEST_F(Streams_, ThatWereForgottenAreInTheirMiddle) {
+  add({kClient, kSent, 0, 0, "abc"});
+  const unsigned syns = syns_;
+  observe::Address other = address(kServer);
+  for (std::uint32_t i = 0; i <= Streams::kMostConnections; ++i) {
+    std::memcpy(other.bytes.data() + 12, &i, sizeof i);
+    streams_.add({.kind = observe::Kind::tcp,
+                  .what = kSent,
+                  .role = observe::Role::none,
+                  .user = 0,
+                  .pid = 2,
+                  .peer = 0,
+                  .time = ++time_,
+                  .sent = 0,
+                  .received = 0,
+                  .session = 0,
+                  .opened = time_,
+                  .local = other,
+                  .remote = address(kClient),
+                  .size = 0,
+                  .bytes = {},
+                  .name = {}});
+  }
+  add({kClient, kSent, 3, 0, "def"});
+  EXPECT_EQ(syns_, syns);
+  EXPECT_EQ(streams_.missing(), 0U);
 }
 
 TEST_F(Streams_, GoOnBeyondFourGigabytes) {

@@ -124,6 +124,28 @@ TEST(Subprocess, EndsWhenAnotherIsAssignedToIt) {
   EXPECT_EQ(child.wait().code, 5);
 }
 
+// A program that forks by itself has a copy of the object in its child, and the process is not its.
+TEST(Subprocess, IsNotEndedByAForkedChild) {
+  Subprocess one([]() -> int { return ::pause(); });
+  Subprocess other([]() -> int { return ::pause(); });
+  const pid_t forked = ::fork();
+  ASSERT_GE(forked, 0);
+  if (forked == 0) {
+    {
+      Subprocess mine(std::move(one));
+      mine = Subprocess(std::move(other));
+    }
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(forked, &status, 0), forked);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(one.running());
+  EXPECT_TRUE(other.running());
+  one.kill(SIGKILL);
+  other.kill(SIGKILL);
+}
+
 TEST(Subprocess, CannotBeWaitedForAfterItWasMovedAway) {
   Subprocess child([] { return 5; });
   Subprocess moved(std::move(child));

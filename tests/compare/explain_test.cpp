@@ -34,7 +34,7 @@ class Sentences : public testing::Test {
   Comparison comparison_;
 };
 
-TEST_F(Sentences, RelateTheFastestToTheLimitAndTheUsualToTheFastest) {
+TEST_F(Sentences, RelateTheFastestToTheControlAndTheUsualToTheFastest) {
   add("cacheline_pingpong", "spin", Placement::two_cpus, 300, 3e6);
   add("ring", "spin", Placement::two_cpus, 390, 5e7);
   add("pipe", "block", Placement::two_cpus, 39'000, 1e6);
@@ -52,7 +52,11 @@ TEST_F(Sentences, RelateTheFastestToTheLimitAndTheUsualToTheFastest) {
 TEST_F(Sentences, NameTheRingWhereItsMemoryMakesNoDifference) {
   add("memfd", "spin", Placement::two_cpus, 400, 1e6);
   add("ring", "spin", Placement::two_cpus, 410, 1e6);
-  EXPECT_NE(explain(comparison_)[0].find("is ring (spin)"), std::string::npos);
+  const std::string sentence = explain(comparison_)[0];
+  EXPECT_NE(sentence.find("is ring (spin): 410 ns"), std::string::npos) << sentence;
+  EXPECT_NE(sentence.find("(memfd (spin), the same in other memory, took 400 ns)"),
+            std::string::npos)
+      << sentence;
 }
 
 TEST_F(Sentences, NameWhatIsFasterThanTheRing) {
@@ -61,6 +65,13 @@ TEST_F(Sentences, NameWhatIsFasterThanTheRing) {
   const auto sentences = explain(comparison_);
   EXPECT_NE(sentences[0].find("is pipe: 400 ns"), std::string::npos) << sentences[0];
   EXPECT_NE(sentences.back().find("pipe moves most"), std::string::npos) << sentences.back();
+}
+
+TEST_F(Sentences, NameACallThatIsFasterThanTheRing) {
+  add("ring", "adaptive", Placement::two_cpus, 410, 1e6);
+  add("call", "spin", Placement::two_cpus, 400, 1e6);
+  const auto sentences = explain(comparison_);
+  EXPECT_NE(sentences[0].find("is call (spin): 400 ns"), std::string::npos) << sentences[0];
 }
 
 TEST_F(Sentences, AreLeftOutWhereNothingWasMeasured) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <set>
 
+#include "farcall/channel/mechanism.hpp"
+
 namespace farcall::compare {
 namespace {
 
@@ -43,6 +45,26 @@ TEST_F(SelectionOfRows, OfControlsIsTheControls) {
   EXPECT_EQ(mechanisms(select({"controls"})),
             (std::set<std::string>{"null_call", "memcpy", "cacheline_pingpong", "cacheline_shared",
                                    "copy_pair", "futex_pingpong", "lines_pingpong"}));
+}
+
+TEST_F(SelectionOfRows, OfChannelsIsTheChannelsAndNothingElse) {
+  std::set<std::string> channels;
+  for (const auto& mechanism : channel::all_mechanisms())
+    channels.insert(std::string(mechanism.properties().name));
+  EXPECT_EQ(mechanisms(select({"channels"})), channels);
+}
+
+// Each row is of one kind, whatever libraries it goes through.
+TEST_F(SelectionOfRows, OfTheKindsIsEveryRowOnce) {
+  std::size_t rows = 0;
+  for (const char* kind : {"controls", "shared", "linux", "kernel", "peers"})
+    rows += select({kind}).rows.size();
+  EXPECT_EQ(rows, list_.rows.size());
+  for (const Row* row : select({"peers"}).rows) EXPECT_NE(row->info().mechanism, "call");
+  for (const Row* row : select({"shared"}).rows) {
+    EXPECT_NE(row->info().mechanism, "thrift_farcall");
+    EXPECT_NE(row->info().mechanism, "bridge");
+  }
 }
 
 TEST_F(SelectionOfRows, AddsGroupsAndNamesOnce) {

@@ -3,6 +3,7 @@
 // What becomes of rows that misbehave: an error that says how, and no process left.
 #include "compare/supervisor.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -160,6 +161,82 @@ TEST_F(SupervisedRow, HasItsSystemCallsCounted) {
   if (!count && why.find("ptrace") != std::string::npos) GTEST_SKIP() << why;
   ASSERT_TRUE(count) << why;
   EXPECT_GE(*count, 0.9);
+}
+
+// A pipe of one page, whose client is stopped for a while before it has filled it: as one is that
+// waits for a processor.
+class StoppedEnd final : public Endpoint {
+ public:
+  StoppedEnd(Role role, const int (&there)[2], const int (&back)[2])
+      : in_(role == Role::client ? back[0] : there[0]),
+        out_(role == Role::client ? there[1] : back[1]),
+        stops_(role == Role::client) {}
+  void send(std::span<const std::byte> message) override {
+    if (stops_ && ++sent_ > kCalls && !stopped_ && filling()) stop();
+    if (::write(out_, message.data(), message.size()) < 0) throw_errno("write");
+  }
+  void receive(std::span<std::byte> message) override {
+    if (stops_) filled_ = 0;
+    if (::read(in_, message.data(), message.size()) < 0) throw_errno("read");
+  }
+
+ private:
+  static constexpr int kCalls = 3;
+  // Several messages without an answer between them.
+  bool filling() { return ++filled_ == 10; }
+  void stop() {
+    stopped_ = true;
+    const pid_t me = ::getpid();
+    const pid_t waker = ::fork();
+    if (waker == 0) {
+      ::usleep(100'000);
+      ::kill(me, SIGCONT);
+      ::_exit(0);
+    }
+    ::kill(me, SIGSTOP);
+    ::waitpid(waker, nullptr, 0);
+  }
+
+  const int in_;
+  const int out_;
+  const bool stops_;
+  int sent_ = 0;
+  int filled_ = 0;
+  bool stopped_ = false;
+};
+
+class StoppedConnection final : public Connection {
+ public:
+  StoppedConnection() {
+    constexpr int kPage = 4096;
+    if (::pipe(there_) != 0 || ::pipe(back_) != 0) throw_errno("pipe");
+    if (::fcntl(there_[1], F_SETPIPE_SZ, kPage) < 0) throw_errno("F_SETPIPE_SZ");
+  }
+  std::unique_ptr<Endpoint> open(Role role) override {
+    return std::make_unique<StoppedEnd>(role, there_, back_);
+  }
+
+ private:
+  int there_[2]{};
+  int back_[2]{};
+};
+
+class StoppedRow final : public Row {
+ public:
+  StoppedRow()
+      : Row({.mechanism = "stopped", .engine = "control", .wait = "block", .description = ""}) {}
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
+    return std::make_unique<StoppedConnection>();
+  }
+};
+
+TEST_F(SupervisedRow, WhoseClientIsStoppedIsNotTakenForFull) {
+  const StoppedRow row;
+  SlotPlan plan = plan_for(row);
+  plan.measure_depth = true;
+  Supervisor supervisor(1000, 20'000 * kMilli);
+  EXPECT_EQ(supervisor.run(plan), "");
+  EXPECT_EQ(supervisor.board().depth, 4096U / 8U);
 }
 
 }  // namespace

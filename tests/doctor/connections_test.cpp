@@ -209,12 +209,23 @@ TEST_F(DoctorConnections, AreWhatTheProcessItselfTells) {
   EXPECT_EQ(ids(judge(7)), "undecided ");
 }
 
+std::string udp(unsigned local, const char* address, unsigned remote, unsigned state,
+                unsigned inode) {
+  return fmt::format("  1: {}:{:04X} {}:{:04X} {:02X} 0:0 0:0 0 1000 0 {} 2 0 0\n",
+                     remote == 0 ? "00000000" : "0100007F", local, address, remote, state, inode);
+}
+
+// Of two that are connected to each other one is told, and only of those.
+TEST_F(DoctorConnections, OverUdpMayHaveBothEndsInOneProcess) {
+  fake_.descriptor(7, 11, "socket:[900]").file("/proc/7/net/tcp", "");
+  const std::string client = udp(40'000, "0100007F", 8125, 1, 1000);
+  fake_.file("/proc/7/net/udp", kHead + client + udp(8125, "00000000", 0, 7, 900));
+  EXPECT_EQ(only(7).endpoint, "127.0.0.1:8125");
+  fake_.file("/proc/7/net/udp", kHead + client + udp(8125, "0100007F", 40'000, 1, 900));
+  EXPECT_EQ(only(7).endpoint, "127.0.0.1:40000");
+}
+
 TEST_F(DoctorConnections, OverUdpAreMatchedWithWhoIsBoundThere) {
-  const auto udp = [](unsigned local, const char* address, unsigned remote, unsigned state,
-                      unsigned inode) {
-    return fmt::format("  1: {}:{:04X} {}:{:04X} {:02X} 0:0 0:0 0 1000 0 {} 2 0 0\n",
-                       remote == 0 ? "00000000" : "0100007F", local, address, remote, state, inode);
-  };
   fake_.file("/proc/7/net/tcp", "")
       .file("/proc/7/net/udp",
             kHead + udp(40'000, "0100007F", 8125, 1, 1000) + udp(8125, "00000000", 0, 7, 2000));

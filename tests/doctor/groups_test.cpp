@@ -55,6 +55,49 @@ TEST(DoctorGroups, AreFoundWhereTheyHaveThrottled) {
   EXPECT_NE(findings[0].cause.find("42 times"), std::string::npos) << findings[0].cause;
 }
 
+TEST(DoctorGroups, AreNotBlamedForWhatHappensNowAndThen) {
+  FakeTree fake;
+  make_group(fake);
+  fake.file(std::string(kGroup) + "/cpu.max", "3200000 100000\n")
+      .file(std::string(kGroup) + "/cpu.stat", "nr_periods 100000\nnr_throttled 3\n");
+  EXPECT_EQ(ids(examine(fake)), "");
+}
+
+TEST(DoctorGroups, AreToGiveMoreThanTheyDo) {
+  FakeTree fake;
+  make_group(fake);
+  fake.file(std::string(kGroup) + "/cpu.max", "3200000 100000\n")
+      .file(std::string(kGroup) + "/cpu.stat", "nr_periods 100\nnr_throttled 3\n");
+  const Findings findings = examine(fake);
+  ASSERT_EQ(ids(findings), "throttled ");
+  EXPECT_NE(findings[0].cure.find("CPUQuota=6400%"), std::string::npos) << findings[0].cure;
+}
+
+TEST(DoctorGroups, AreFoundWhereOneAboveThemHasThrottled) {
+  FakeTree fake;
+  make_group(fake);
+  fake.file(std::string(kGroup) + "/cpu.max", "400000 100000\n")
+      .file("/sys/fs/cgroup/user.slice/cpu.max", "800000 100000\n")
+      .file("/sys/fs/cgroup/user.slice/cpu.stat", "nr_periods 100\nnr_throttled 50\n");
+  const Findings findings = examine(fake);
+  ASSERT_EQ(ids(findings), "throttled ");
+  EXPECT_NE(findings[0].cure.find("/sys/fs/cgroup/user.slice/cpu.max"), std::string::npos)
+      << findings[0].cure;
+}
+
+TEST(DoctorGroups, OfTheFirstVersionCountFilesOfThoseBelowThem) {
+  FakeTree fake;
+  const std::string box = "/sys/fs/cgroup/memory/box";
+  fake.process(7, "x")
+      .file("/proc/7/cgroup", "4:memory:/box\n")
+      .file(box + "/memory.limit_in_bytes", "104857600\n")
+      .file(box + "/memory.usage_in_bytes", "104000000\n")
+      .file(box + "/memory.stat",
+            "inactive_file 0\nactive_file 0\ntotal_inactive_file 60000000\n"
+            "total_active_file 30000000\n");
+  EXPECT_EQ(ids(examine(fake)), "");
+}
+
 TEST(DoctorGroups, BindWhatIsBelowThem) {
   FakeTree fake;
   make_group(fake);

@@ -259,5 +259,20 @@ TEST(DoctorProcess, IsSeenWithoutTheLibrary) {
   EXPECT_GE(process->descriptors, 3U);
 }
 
+// Who reads there may be kept waiting by the process: somebody else does it.
+TEST(DoctorProcess, IsReadWithoutTouchingItsMemoryWhereThatIsReadForIt) {
+  FakeTree fake;
+  fake.process(7, "x").file("/proc/7/environ", "A=in the file");
+  doctor::Tree tree = fake.tree();
+  tree.read_memory_by([](pid_t pid, std::string_view file) -> std::optional<std::string> {
+    if (pid != 7 || file != "environ") return std::nullopt;
+    return std::string("A=read for it");
+  });
+  const auto process = doctor::read_process(tree, 7);
+  ASSERT_TRUE(process);
+  EXPECT_EQ(process->library, doctor::Library::unknown);
+  EXPECT_EQ(process->variable("A"), "read for it");
+}
+
 }  // namespace
 }  // namespace farcall::test

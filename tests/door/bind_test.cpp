@@ -146,6 +146,27 @@ TEST(DoorBind, AThreadThatFindsNoDescriptorForThePoolItGoesToTriesAgain) {
   });
 }
 
+// It does not serve the door, and does not know that it is to serve others instead.
+TEST(DoorBind, OfAForkedThreadIsOneToNothingUntilItIsUndone) {
+  const int door = private_door();
+  ASSERT_EQ(::door_bind(door), 0);
+  in_child([] {
+    EXPECT_EQ(ERROR_OF(::door_return(nullptr, 0, nullptr, 0)), EINVAL);
+    in_child([] { EXPECT_EQ(ERROR_OF(::door_return(nullptr, 0, nullptr, 0)), EINVAL); });
+    door_info_t info;
+    EXPECT_EQ(ERROR_OF(::door_info(DOOR_QUERY, &info)), EBADF);
+    EXPECT_EQ(::door_unbind(), 0);
+    EXPECT_EQ(ERROR_OF(::door_unbind()), EBADF);
+  });
+  in_child([] {
+    EXPECT_EQ(::door_bind(private_door()), 0);
+    EXPECT_EQ(::door_unbind(), 0);
+    EXPECT_EQ(ERROR_OF(::door_unbind()), EBADF);
+  });
+  EXPECT_EQ(id_of(DOOR_QUERY), id_of(door));
+  EXPECT_EQ(::door_unbind(), 0);
+}
+
 TEST(DoorBind, ACreateFunctionMayMakeThreadsThatBind) {
   // As the manual page shows it: the thread that is made learns the door when it exists.
   in_child([] {

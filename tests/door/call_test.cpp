@@ -471,6 +471,25 @@ TEST(DoorCall, GoesOnWhereTheClientClosesARange) {
     EXPECT_EQ(call(low, "after").data, "after");
     ::closefrom(4);
     EXPECT_EQ(call(low, "after").data, "after");
+    ::closefrom(-1);  // all
+    EXPECT_LT(::fcntl(low, F_GETFD), 0);
+    EXPECT_LT(::fcntl(0, F_GETFD), 0);
+  });
+}
+
+// Which is closed for the program, and open all the same.
+TEST(DoorCall, GoesOnWhereARangeEndsWithWhatTheLibraryHas) {
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  const int door = ::door_create(echo, nullptr, 0);
+  in_child([&] {
+    EXPECT_EQ(call(door, "before").data, "before");
+    int kept = -1;
+    for (int fd = 3; fd < 256 && kept < 0; ++fd)
+      if (fd != door && ::close(fd) < 0 && ::syscall(SYS_fcntl, fd, F_GETFD) >= 0) kept = fd;
+    ASSERT_GE(kept, 0);
+    const auto number = static_cast<unsigned>(kept);
+    EXPECT_EQ(::close_range(number, number, 0), 0);
+    EXPECT_EQ(call(door, "after").data, "after");
   });
 }
 

@@ -82,6 +82,28 @@ TEST(DoorCred, TellsWhoCalls) {
   in_server_and_client([&] { expect_cred_of_caller(door); });
 }
 
+// The library stands in front of the functions that change them.
+TEST(DoorCred, TellsOfEachIdThatWasSet) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  const int door = ::door_create(tell_ucred, nullptr, 0);
+  in_child([&] {
+    const auto expect_groups = [&](gid_t real, gid_t effective, gid_t saved) {
+      const auto seen = call(door).number<Identity>();
+      EXPECT_EQ(seen.rgid, real);
+      EXPECT_EQ(seen.egid, effective);
+      EXPECT_EQ(seen.sgid, saved);
+    };
+    ASSERT_EQ(::setregid(3001, 3002), 0);
+    expect_groups(3001, 3002, 3002);
+    ASSERT_EQ(::setresgid(3003, 3004, 3005), 0);
+    expect_groups(3003, 3004, 3005);
+    ASSERT_EQ(::setegid(3006), 0);
+    expect_groups(3003, 3006, 3005);
+    ASSERT_EQ(::setgid(3007), 0);
+    expect_groups(3007, 3007, 3007);
+  });
+}
+
 TEST(DoorCred, ReservesFieldsAsZero) {
   auto procedure = [](char*, size_t, door_desc_t*, uint_t) {
     door_cred_t credentials;
@@ -283,6 +305,15 @@ TEST(Ucred, HasRoomForTheGroupsOfAnybody) {
   ASSERT_NE(credentials, nullptr);
   EXPECT_GE(::malloc_usable_size(credentials), ::ucred_size());
   ::ucred_free(credentials);
+}
+
+// Each has a folder in /proc like a process's.
+TEST(Ucred, GetFailsForAThreadThatIsNoProcess) {
+  std::thread([] {
+    errno = 0;
+    EXPECT_EQ(::ucred_get(::gettid()), nullptr);
+    EXPECT_EQ(errno, ESRCH);
+  }).join();
 }
 
 TEST(Ucred, GetFailsForNoProcess) {

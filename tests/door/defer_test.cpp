@@ -126,7 +126,8 @@ TEST(DoorDefer, ItMayEndWithAnError) {
     auto& pile = lasting<Pile>();
     std::thread([&] {
       door_deferred_t* const call = pile.take();
-      EXPECT_EQ(ERROR_OF(::door_deferred_refuse(call, 0)), EINVAL);
+      for (const int none : {0, -1, EHWPOISON + 1, 4095})
+        EXPECT_EQ(ERROR_OF(::door_deferred_refuse(call, none)), EINVAL) << none;
       EXPECT_EQ(::door_deferred_refuse(call, EDOM), 0);
       EXPECT_EQ(answer_with_request(pile.take()), 0);
     }).detach();
@@ -271,6 +272,34 @@ TEST(DoorDefer, WhatIsWatchedIsWatchedNoMoreOnceThatIsTakenBack) {
   client.kill();
   EXPECT_FALSE(told->wait(kGlance));
   dead->happens();
+  EXPECT_EQ(server.exit(), 0) << "what the server expects";
+}
+
+TEST(DoorDefer, WhoIsToldMayWatchTheSameCall) {
+  static door_deferred_t* call = nullptr;
+  const Shared<Event> watched;
+  const Shared<Event> told;
+  ScopedServer server([&] {
+    auto& pile = lasting<Pile>();
+    std::thread([&] {
+      const auto gone = [](void* event) {
+        EXPECT_EQ(::door_deferred_watch(call, nullptr, nullptr), 0);
+        EXPECT_EQ(::door_deferred_watch(call, &happens, event), 0);
+      };
+      call = pile.take();
+      EXPECT_EQ(::door_deferred_watch(call, gone, told.get()), 0);
+      watched->happens();
+      EXPECT_EQ(answer_with_request(pile.take()), 0);
+      EXPECT_EQ(answer_with_request(call), 0) << "nobody cares any more";
+    }).detach();
+    return ::door_create(&defer, &pile, 0);
+  });
+  Child client([&] { ask(server.door(), "x"); });
+  ASSERT_TRUE(watched->wait());
+  client.kill();
+  ASSERT_TRUE(told->wait());
+  EXPECT_EQ(ask(server.door(), "others"), "others");
+  EXPECT_FALSE(told->wait(0ms)) << "once";
   EXPECT_EQ(server.exit(), 0) << "what the server expects";
 }
 

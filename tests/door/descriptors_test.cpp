@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/timerfd.h>
 
 #include "door/scoped_server.hpp"
@@ -303,6 +304,23 @@ TEST(DoorDescriptors, ABadOneInAnAnswerReleasesTheOthersAllTheSame) {
   in_server_and_client([&] { EXPECT_EQ(call(door).number<int>(), 1); });
 }
 
+// There is nobody to pass them to.
+TEST(DoorDescriptors, OfAThreadThatServesNoCallYetAreReleased) {
+  in_child([] {
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    std::thread([end = ends[1]] {
+      EXPECT_EQ(ERROR_OF(::door_return(nullptr, 0, reinterpret_cast<door_desc_t*>(8), 1)), EFAULT);
+      static door_desc_t released;
+      released = pass(end, DOOR_DESCRIPTOR | DOOR_RELEASE);
+      ::door_return(nullptr, 0, &released, 1);
+    }).detach();
+    pollfd end{.fd = ends[0], .events = 0, .revents = 0};
+    EXPECT_EQ(::poll(&end, 1, static_cast<int>(kPatience.count())), 1);
+    EXPECT_EQ(end.revents, POLLHUP);
+  });
+}
+
 TEST(DoorDescriptors, ADoorThatRefusesThemMaySendThem) {
   auto procedure = [](char*, size_t, door_desc_t*, uint_t) {
     return Answer({pass(::dup(0), DOOR_DESCRIPTOR | DOOR_RELEASE)}, "");
@@ -400,12 +418,15 @@ TEST(DoorDescriptors, ADoorCanBePassedOnAndOn) {
 
 TEST(DoorDescriptors, ARevokedDoorCanBePassed) {
   auto procedure = tell_door;
+  const ScopedServer other([&] { return make_door(procedure); });
   const int teller = make_door(procedure);
   const int door = ::door_create(echo, nullptr, 0);
   const UniqueFd second(::dup(door));
   ASSERT_EQ(::door_revoke(door), 0);
   const auto told = call(teller, "", {pass(second.get())}).number<SeenDoor>();
   EXPECT_EQ(told.attributes, static_cast<uint_t>(DOOR_DESCRIPTOR | DOOR_LOCAL | DOOR_REVOKED));
+  const auto elsewhere = call(other.door(), "", {pass(second.get())}).number<SeenDoor>();
+  EXPECT_EQ(elsewhere.attributes, static_cast<uint_t>(DOOR_DESCRIPTOR | DOOR_REVOKED));
 }
 
 TEST(DoorDescriptors, NothingLeaksInManyCalls) {
@@ -427,6 +448,69 @@ TEST(DoorDescriptors, NothingLeaksInManyCalls) {
     EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; }))
         << open_descriptors() << " instead of " << before << "\n"
         << list_descriptors();
+  });
+}
+
+// dup(2) and close(2) are for handlers, whatever these have interrupted.
+TEST(DoorDescriptors, HandlersMakeAndCloseThem) {
+  FARCALL_SKIP_UNDER_TSAN("holds signals back while the program is in a function of its own");
+  static std::atomic<int> door = -1;
+  static std::atomic<int> handled = 0;
+  in_child([] {
+    door = ::door_create(echo, nullptr, 0);
+    ASSERT_GE(door, 0);
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      const int saved = errno;
+      if (const int copy = ::dup(door); copy >= 0) ::close(copy);
+      ++handled;
+      errno = saved;
+    };
+    ASSERT_EQ(::sigaction(SIGALRM, &action, nullptr), 0);
+    constexpr timeval kOften{.tv_sec = 0, .tv_usec = 200};
+    const itimerval often{.it_interval = kOften, .it_value = kOften};
+    ASSERT_EQ(::setitimer(ITIMER_REAL, &often, nullptr), 0);
+    const Deadline end = Deadline::after(1s);
+    while (monotonic_ns() < end.at() && !::testing::Test::HasFailure()) {
+      const int copy = ::dup(door);
+      EXPECT_GE(copy, 0);
+      EXPECT_EQ(::close(copy), 0);
+    }
+    const itimerval never{};
+    EXPECT_EQ(::setitimer(ITIMER_REAL, &never, nullptr), 0);
+    EXPECT_GT(handled, 0);
+  });
+}
+
+// And fork(2), whatever else forks on the same thread.
+TEST(DoorDescriptors, HandlersForkWhileTheirThreadDoes) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  static std::atomic<int> handled = 0;
+  in_child([] {
+    ASSERT_GE(::door_create(echo, nullptr, DOOR_UNREF), 0);
+    static const auto fork_once = [] {
+      const pid_t child = ::fork();
+      if (child == 0) ::_exit(0);
+      while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+      }
+    };
+    struct sigaction action {};
+    action.sa_flags = SA_RESTART;
+    action.sa_handler = [](int) {
+      const int saved = errno;
+      fork_once();
+      ++handled;
+      errno = saved;
+    };
+    ASSERT_EQ(::sigaction(SIGALRM, &action, nullptr), 0);
+    constexpr timeval kOften{.tv_sec = 0, .tv_usec = 3000};
+    const itimerval often{.it_interval = kOften, .it_value = kOften};
+    ASSERT_EQ(::setitimer(ITIMER_REAL, &often, nullptr), 0);
+    const Deadline end = Deadline::after(2s);
+    while (monotonic_ns() < end.at()) fork_once();
+    const itimerval never{};
+    EXPECT_EQ(::setitimer(ITIMER_REAL, &never, nullptr), 0);
+    EXPECT_GT(handled, 0);
   });
 }
 

@@ -69,6 +69,16 @@ TEST_F(DoorDetach, RemovingTheFileDetaches) {
   }
 }
 
+// Nobody is told of a name that was the last one and has gone before anybody looks.
+TEST_F(DoorDetach, AFileThatHasNoNameIsNotKept) {
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  const UniqueFd file(::open(path.c_str(), O_RDWR));
+  const std::string link = "/proc/self/fd/" + std::to_string(file.get());
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  ASSERT_EQ(::fattach(door, link.c_str()), 0) << std::strerror(errno);
+  EXPECT_EQ(ERROR_OF(::fdetach(link.c_str())), EINVAL);
+}
+
 TEST_F(DoorDetach, RemovingTheFileElsewhereDetaches) {
   ASSERT_EQ(::fattach(door, path.c_str()), 0);
   const std::string command = "rm " + path;

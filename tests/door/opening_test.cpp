@@ -96,6 +96,19 @@ TEST(DoorOpening, TruncatingCutsNothingOffThatADoorCovers) {
   EXPECT_EQ(content_of(path), kContent);
 }
 
+TEST(DoorOpening, AFileNeedsOneDescriptor) {
+  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("plain");
+  in_child([&] {
+    ::close(::open(path.c_str(), O_RDONLY));  // all that the library has to have is there
+    std::vector<UniqueFd> all;
+    for (int fd = 0; (fd = ::dup(STDIN_FILENO)) >= 0;) all.emplace_back(fd);
+    all.pop_back();
+    EXPECT_GE(::open(path.c_str(), O_RDONLY), 0) << std::strerror(errno);
+  });
+}
+
 TEST(DoorOpening, TruncatingOpensAFifoOnce) {
   const Sandbox sandbox;
   const std::string path = sandbox.path() + "/fifo";

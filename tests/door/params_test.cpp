@@ -50,6 +50,62 @@ TEST(DoorParam, ClientsSeeWhatIsSetLater) {
   EXPECT_EQ(client.join(), 0);
 }
 
+// Waits for the other of two threads that do something at once.
+void await(const std::atomic<int>& reached, int round) {
+  for (int i = 0; reached.load(std::memory_order_acquire) < round; ++i)
+    if (i > 1000) std::this_thread::yield();
+}
+
+// Each tells all clients, which are many, and does not take back what the other has told.
+TEST(DoorParam, TwoThatAreSetAtOnceAreBothSeen) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  // The module's clients ask the door itself; there it is to go well, on a slow machine.
+  const int rounds = over_module() ? 200 : 20'000 / kSlow;
+  constexpr int kSessions = 40;
+  const int door = ::door_create(echo, nullptr, 0);
+  const Shared<Event> set;
+  const Shared<Event> seen;
+  Child client([&] {
+    static Event called;
+    for (int i = 0; i < kSessions; ++i) {
+      std::thread([door] {
+        EXPECT_EQ(error_of(door, "x"), 0);
+        called.happens();
+        ::pause();
+      }).detach();
+      ASSERT_TRUE(called.wait());
+    }
+    for (int i = 0; i < rounds; ++i) {
+      seen->happens();
+      ASSERT_TRUE(set->wait());
+      ASSERT_EQ(param(door, DOOR_PARAM_DATA_MAX), 1002U);
+      ASSERT_EQ(param(door, DOOR_PARAM_DESC_MAX), 2U);
+    }
+  });
+  std::atomic<int> begun{0};
+  std::atomic<int> done{0};
+  const auto set_twice = [&](int which, std::size_t first) {
+    for (std::size_t i = 1; i <= 2; ++i) EXPECT_EQ(::door_setparam(door, which, first + i), 0);
+  };
+  std::thread other([&] {
+    for (int i = 1; i <= rounds; ++i) {
+      await(begun, i);
+      set_twice(DOOR_PARAM_DESC_MAX, 0);
+      done.store(i, std::memory_order_release);
+    }
+  });
+  bool goes_on = true;
+  for (int i = 1; i <= rounds; ++i) {
+    goes_on = goes_on && seen->wait();
+    begun.store(i, std::memory_order_release);
+    set_twice(DOOR_PARAM_DATA_MAX, 1000);
+    await(done, i);
+    set->happens();
+  }
+  other.join();
+  EXPECT_EQ(client.join(), 0);
+}
+
 TEST(DoorParam, RequestsOutsideTheLimitsGetEnobufs) {
   const int door = ::door_create(echo, nullptr, 0);
   ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 5), 0);

@@ -47,6 +47,31 @@ TEST(DoorReferences, ThatWereMadeUnseenEndItsBeingUnreferenced) {
   EXPECT_TRUE(is_unref(door));
 }
 
+TEST(DoorReferences, WhoHasTheLastOneIsToldSoByDoorInfo) {
+  auto& told = lasting<Told>();
+  const int door = make_door(told, DOOR_UNREF_MULTI);
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  const Shared<Event> asked;
+  const Shared<Event> closed;
+  Child child([&] {
+    EXPECT_FALSE(is_unref(door));
+    asked->happens();
+    ASSERT_TRUE(closed->wait());
+    EXPECT_TRUE(is_unref(door));
+    ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+    EXPECT_FALSE(is_unref(door));
+    ASSERT_EQ(::fdetach(path.c_str()), 0) << std::strerror(errno);
+    EXPECT_TRUE(eventually([&] { return is_unref(door); }));
+  });
+  ASSERT_TRUE(asked->wait());
+  ::close(door);
+  told.expect(1);
+  closed->happens();
+  EXPECT_EQ(child.join(), 0);
+  told.expect(2);
+}
+
 // There is none left to look with.
 TEST(DoorReferences, AreCountedAlsoWhereTheTableIsFull) {
   FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");

@@ -34,8 +34,8 @@ TEST(DoorRefuse, IsTheErrnoOfTheClientsCall) {
   const ScopedServer server([] { return ::door_create(&refuse, nullptr, 0); });
   // Those that otherwise mean that a server is gone, or time is up, among them; at once, and when
   // the client has gone to sleep.
-  for (const int error :
-       {EDOM, EPIPE, ECONNRESET, ENOTCONN, ETIMEDOUT, EINTR, EAGAIN, EBADF, ESRCH, ENOTTY, E2BIG})
+  for (const int error : {EDOM, EPIPE, ECONNRESET, ENOTCONN, ETIMEDOUT, EINTR, EAGAIN, EBADF, ESRCH,
+                          ENOTTY, ENOTSOCK, E2BIG})
     for (const int after_ms : {0, 40}) {
       EXPECT_EQ(call(server.door(), {.error = error, .after_ms = after_ms}), error) << after_ms;
       EXPECT_EQ(call(server.door(), {}), 0) << "the thread serves on";

@@ -5,6 +5,8 @@
 #include <sched.h>
 #include <sys/un.h>
 
+#include <thread>
+
 #include "door/attached.hpp"
 #include "door/impostor.hpp"
 #include "farcall/doors.h"
@@ -58,6 +60,42 @@ struct DoorSquatter : ::testing::Test {
   Sandbox sandbox;
   std::string path = sandbox.file("file");
 };
+
+// The errno that fattach(3) has for a door that nobody serves.
+TEST_F(DoorSquatter, ADoorWhoseServerIsStoppedCannotBeAttached) {
+  const ScopedServer server([] { return ::door_create(echo, nullptr, 0); });
+  ASSERT_TRUE(stop_process(server.pid()));
+  EXPECT_EQ(ERROR_OF(::fattach(server.door(), path.c_str())), EBADF);
+  ASSERT_EQ(::kill(server.pid(), SIGCONT), 0);
+}
+
+TEST_F(DoorSquatter, NoChildOfWhoAttachesKeepsTheName) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  const AttachAddress address(path);
+  const FakeDoor fake(4711);
+  std::thread attaching(
+      [&] { EXPECT_EQ(ERROR_OF(::fattach(fake.door.get(), path.c_str())), ENOSPC); });
+  pollfd request{.fd = fake.inner.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&request, 1, static_cast<int>(kPatience.count())), 1);
+  const Shared<Event> forked;
+  const Shared<Event> over;
+  Child child([&] {
+    forked->happens();
+    EXPECT_TRUE(over->wait());
+  });
+  EXPECT_TRUE(forked->wait());
+  {
+    const Packet packet = take_packet(fake.inner.get());
+    EXPECT_EQ(packet.descriptors.size(), 3U);
+    if (packet.descriptors.size() == 3) send_descriptors(packet.descriptors[2].get(), {}, ENOSPC);
+  }
+  attaching.join();
+  const UniqueFd next(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  // What the server was sent is closed elsewhere.
+  EXPECT_TRUE(eventually([&] { return ::bind(next.get(), address.get(), address.size) == 0; }));
+  over->happens();
+  EXPECT_EQ(child.join(), 0);
+}
 
 TEST_F(DoorSquatter, DelaysNobodyWhoOpensTheFile) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";

@@ -80,6 +80,13 @@ void be_limited() {
   }
 }
 
+// Of this process, in bytes.
+rlim_t address_space() {
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
+}
+
 // Who has become somebody else cannot count them.
 int lowest_free_descriptor() { return UniqueFd(::dup(STDIN_FILENO)).get(); }
 
@@ -125,6 +132,37 @@ TEST(DoorStarting, NorWhereTheThreadHasNoMemory) {
       EXPECT_EQ(ERROR_OF(::door_create(echo, nullptr, 0)), ENOMEM);
     }
     expect_door_that_serves();
+  });
+}
+
+// One that could not be made when the call before was served.
+TEST(DoorStarting, AThreadThatCouldNotBeMadeOnceIsAskedForWithTheNextCall) {
+  if (kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
+  in_child([] {
+    static int door = -1;
+    door = ::door_create(
+        [](void*, char* data, size_t size, door_desc_t*, uint_t) {
+          if (size > 1) {
+            EXPECT_EQ(call(door, "x").data, "x");
+          }
+          ::door_return(data, size, nullptr, 0);
+        },
+        nullptr, 0);
+    ASSERT_GE(door, 0) << std::strerror(errno);
+    ASSERT_TRUE(others_come_to_rest());
+    char byte = 'x';
+    door_arg_t arguments{};
+    arguments.data_ptr = &byte;
+    arguments.data_size = 1;
+    arguments.rbuf = &byte;
+    arguments.rsize = 1;
+    {
+      // Room for a session, but not for a stack.
+      const NoMore memory(RLIMIT_AS, address_space() + (rlim_t{4} << 20));
+      EXPECT_EQ(::door_call(door, &arguments), 0) << std::strerror(errno);
+    }
+    Caller caller(door, "nested");
+    EXPECT_EQ(caller.interrupt_after(kPatience).data, "nested");
   });
 }
 

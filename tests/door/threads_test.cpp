@@ -120,6 +120,23 @@ TEST(DoorThreads, ServerCreateReturnsTheFunctionBefore) {
   });
 }
 
+TEST(DoorThreads, AChildKeepsTheCreateFunction) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  in_child([] {
+    ::door_server_create(note_and_create);
+    in_child([] {
+      const int door = ::door_create(echo, nullptr, 0);
+      EXPECT_EQ(created(), 1U);
+      EXPECT_EQ(call(door, "x").data, "x");
+      ASSERT_GE(::door_create(echo, nullptr, DOOR_PRIVATE), 0);
+      EXPECT_TRUE(creation(created() - 1).has_info);
+      EXPECT_EQ(::door_server_create(nullptr), &note_and_create);
+    });
+    // What the child does is no business of its parent's.
+    EXPECT_EQ(::door_server_create(note_and_create), &note_and_create);
+  });
+}
+
 TEST(DoorThreads, CreateFunctionRunsOnTheServingThreadBeforeItsProcedure) {
   in_child([] {
     ::door_server_create(note_and_create);
@@ -239,6 +256,51 @@ TEST(DoorThreads, OneThatIsOnItsWayIsNotAskedForAgain) {
     for (int i = 0; i < kCalls; ++i) EXPECT_EQ(call(door, "x").data, "x");
     // For so long it is waited for.
     const std::int64_t periods = (now_ns() - begun) / 100'000'000 + 1;
+    EXPECT_LE(static_cast<std::int64_t>(created()), 1 + 1 + periods);
+  });
+}
+
+// Whoever calls a door may wait for a thread of the pool that he has left without one.
+TEST(DoorThreads, OneThatDidNotComeIsAskedForAgainBeforeAProcedureCallsADoor) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  in_child([] {
+    static std::atomic<int> asked{0};
+    ::door_server_create([](door_info_t*) {
+      if (++asked != 2) std::thread(park).detach();
+    });
+    static int door = -1;
+    door = ::door_create(
+        [](void*, char* data, size_t size, door_desc_t*, uint_t) {
+          if (size > 1) {
+            EXPECT_EQ(call(door, "x").data, "x");
+          }
+          ::door_return(data, size, nullptr, 0);
+        },
+        nullptr, 0);
+    ASSERT_TRUE(others_come_to_rest());
+    EXPECT_EQ(call(door, "x").data, "x");
+    EXPECT_EQ(asked, 2);
+    Caller caller(door, "nested");
+    EXPECT_EQ(caller.interrupt_after(kPatience).data, "nested");
+  });
+}
+
+// Of many calls that do so not each asks.
+TEST(DoorThreads, OneIsAskedForOnceInAMillisecondAtMost) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  const ScopedServer other([] { return ::door_create(echo, nullptr, 0); });
+  in_child([&] {
+    ::door_server_create(note_and_create);
+    auto pass_on = [&](char*, size_t, door_desc_t*, uint_t) {
+      for (int i = 0; i < 20; ++i) EXPECT_EQ(error_of(other.door(), "x"), 0);
+      ::door_return(nullptr, 0, nullptr, 0);
+    };
+    const int door = make_door(pass_on);
+    ASSERT_TRUE(others_come_to_rest());
+    decline = true;
+    const std::int64_t begun = now_ns();
+    for (int i = 0; i < 200; ++i) EXPECT_EQ(error_of(door), 0);
+    const std::int64_t periods = (now_ns() - begun) / 1'000'000 + 1;
     EXPECT_LE(static_cast<std::int64_t>(created()), 1 + 1 + periods);
   });
 }

@@ -78,6 +78,15 @@ TEST_F(DoorUnref, ComesWhenADuplicateIsClosed) {
   unref.expect(1);
 }
 
+TEST_F(DoorUnref, ANumberThatIsPutInItsOwnPlaceStaysADoors) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  const int second = ::dup(door);
+  ASSERT_EQ(::dup2(second, second), second);
+  unref.expect(0);
+  ::close(second);
+  unref.expect(1);
+}
+
 TEST_F(DoorUnref, ComesWhenTheOriginalIsClosedAndADuplicateStays) {
   const int door = make_door(unref, DOOR_UNREF);
   const UniqueFd second(::dup(door));

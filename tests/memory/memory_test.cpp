@@ -322,5 +322,12 @@ TEST(SharedMemory, ASignalOfTheProgramsIsLeftWaiting) {
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
+// Who has been told why a file could not grow is told so behind it, too.
+TEST(FileSizeGuard, KeepsErrno) {
+  errno = EFBIG;
+  { const FileSizeGuard guard; }
+  EXPECT_EQ(errno, EFBIG);
+}
+
 }  // namespace
 }  // namespace farcall

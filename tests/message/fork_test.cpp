@@ -89,28 +89,6 @@ TEST(MessageFork, AChildThatDisconnectsKeepsItsOwnConnections) {
   EXPECT_EQ(errno, EBUSY);
 }
 
-TEST(MessageFork, AChildWatchesAnInheritedConnectionForItself) {
-  const std::string name = unique_name("watched");
-  NamedServer server(name, echo_for_ever);
-  Channel told;
-  const int connection = farcall_name_open(name.c_str());
-  ASSERT_GT(connection, 0);
-  ASSERT_EQ(farcall_watch_death(connection, told.id, 1), 0);
-  const Shared<Event> watching;
-  Child child([&] {
-    Channel own;
-    ASSERT_EQ(farcall_watch_death(connection, own.id, 2), 0) << std::strerror(errno);
-    watching->happens();
-    const Message pulse = receive(own.id);
-    EXPECT_EQ(pulse.info.code, FARCALL_PULSE_DEATH);
-    EXPECT_EQ(pulse.info.value, 2);
-  });
-  ASSERT_TRUE(watching->wait());
-  server.kill();
-  EXPECT_EQ(receive(told.id).info.value, 1);
-  EXPECT_EQ(child.join(), 0);
-}
-
 TEST(MessageFork, ChildrenForkedWhileClientsConnectHideNoDeath) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   FARCALL_SKIP_UNDER_ASAN("leaves its allocator locked in the child if another thread allocates");

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "call/raw.hpp"
+#include "call/server.hpp"
 #include "door/usage.hpp"
 #include "message/channel.hpp"
 #include "message/names.hpp"
@@ -221,6 +222,19 @@ struct FakeConnection {
   UniqueFd inner;
   int number;
 };
+
+// A number below 0 would be an error that has no errno.
+TEST(MessageHostile, AStatusBelowZeroIsNoStatus) {
+  farcall::test::Server server([](ServerThread& thread, Incoming& incoming) {
+    thread.reply(incoming, {}, {}, std::int64_t{0x80000001});
+  });
+  const auto endpoint = server.port.open_endpoint({}, {});
+  const std::string name = std::string(kConnectionPrefix) + std::to_string(::getpid()) + "-below/0";
+  const int connection = farcall_adopt(endpoint->branch(name).release());
+  ASSERT_GT(connection, 0) << std::strerror(errno);
+  EXPECT_EQ(send(connection, "x").error, EPROTO);
+  farcall_disconnect(connection);
+}
 
 // A reply in the likeness of one in pieces.
 void scribble_pieces(call::SessionControl& control, std::minstd_rand& random) {

@@ -104,14 +104,20 @@ TEST(MessageImpostor, WhoSaysToBeUrgentIsBelievedSoFarAsTheKernelSaysIt) {
     EXPECT_EQ(client.call(claim, results, Deadline::never()), Outcome::ok);
   };
   const pid_t parent = own_thread();
+  const Shared<Event> pulses_came;
   const Shared<Event> tested;
   Child client([&] {
     const pid_t self = own_thread();
+    Event lower;
+    Event lowered;
     // A thread that is urgent in earnest, of this process, from the time when it was permitted to.
     std::atomic<pid_t> urgent{0};
     std::thread other([&] {
       if (::setpriority(PRIO_PROCESS, static_cast<id_t>(own_thread()), -5) != 0) ::_exit(77);
       urgent = own_thread();
+      EXPECT_TRUE(lower.wait());
+      EXPECT_EQ(::setpriority(PRIO_PROCESS, static_cast<id_t>(own_thread()), 0), 0);
+      lowered.happens();
       EXPECT_TRUE(tested->wait());
     });
     while (urgent == 0) std::this_thread::yield();
@@ -131,17 +137,29 @@ TEST(MessageImpostor, WhoSaysToBeUrgentIsBelievedSoFarAsTheKernelSaysIt) {
       EXPECT_EQ(::send(pulses.socket.get(), &packet, sizeof packet, MSG_NOSIGNAL),
                 static_cast<ssize_t>(sizeof packet));
     }
+    EXPECT_TRUE(pulses_came->wait());
+    // What the kernel has said is true for a while only.
+    say(255, urgent);
+    lower.happens();
+    EXPECT_TRUE(lowered.wait());
+    std::this_thread::sleep_for(150ms);
+    say(255, urgent);
     other.join();
   });
-  for (const int expected : {15, 20, 20, 20, 20, 25, 22}) {
-    const Message message = receive(channel.id);
-    ASSERT_GT(message.id, FARCALL_ONE_WAY);
-    EXPECT_EQ(message.info.priority, expected);
-    answer(message.id, 0);
-  }
+  const auto expect_messages = [&](std::initializer_list<int> priorities) {
+    for (const int expected : priorities) {
+      const Message message = receive(channel.id);
+      ASSERT_GT(message.id, FARCALL_ONE_WAY);
+      EXPECT_EQ(message.info.priority, expected);
+      answer(message.id, 0);
+    }
+  };
+  expect_messages({15, 20, 20, 20, 20, 25, 22});
   std::multiset<int> pulses;
   for (int i = 0; i < 2; ++i) pulses.insert(receive(channel.id).info.priority);
   EXPECT_EQ(pulses, (std::multiset<int>{20, 25}));
+  pulses_came->happens();
+  expect_messages({25, 20});
   tested->happens();
   EXPECT_EQ(client.join(), 0);
 }
@@ -163,6 +181,37 @@ TEST(MessageImpostor, APulseIsOfWhoSendsItWhoeverHasAskedForTheSocket) {
     say(2);
   });
   EXPECT_EQ(receive(channel.id).info.priority, kNormalPriority);
+}
+
+TEST(MessageImpostor, NobodyUnblocksWhatHasComeThroughAnotherConnection) {
+  Channel channel(FARCALL_UNBLOCK);
+  std::atomic<pid_t> thread{0};
+  std::thread client([&] {
+    thread = own_thread();
+    EXPECT_EQ(send(channel.connection, "x").status, 0);
+  });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  const int other = farcall_connect(channel.id);
+  for (const int connection : {other, channel.connection}) {
+    RawPulses pulses(farcall_connection_descriptor(connection));
+    ASSERT_TRUE(pulses.welcome());
+    for (std::uint32_t number = 0; number < 4; ++number) {
+      PulsePacket packet = pulse_packet(PulsePacket::kUnblock);
+      packet.value = static_cast<std::uint32_t>(thread) | number << kThreadBits;
+      EXPECT_EQ(::send(pulses.socket.get(), &packet, sizeof packet, MSG_NOSIGNAL),
+                static_cast<ssize_t>(sizeof packet));
+    }
+    const Message pulse = receive(channel.id, 10, connection == other ? 200ms : kPatience);
+    if (connection == other) {
+      EXPECT_EQ(pulse.error, ETIMEDOUT);
+    } else {
+      EXPECT_EQ(pulse.info.value, message.id) << "its own does";
+    }
+  }
+  EXPECT_EQ(answer(message.id, 0), 0);
+  client.join();
+  farcall_disconnect(other);
 }
 
 }  // namespace

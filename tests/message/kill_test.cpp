@@ -74,6 +74,8 @@ TEST(MessageKill, ADeadClientIsNotAnsweredAndItsConnectionIsTold) {
     char byte = 0;
     return farcall_read(message.id, 0, &byte, 1) < 0 && errno == ESRCH;
   }));
+  EXPECT_EQ(farcall_write(message.id, 0, "x", 1), -1);
+  EXPECT_EQ(errno, ESRCH);
   EXPECT_EQ(answer(message.id, 0), -1);
   EXPECT_EQ(errno, ESRCH);
   farcall_channel_destroy(named);

@@ -422,6 +422,26 @@ TEST(Message, AServerMayAnswerInAnyOrder) {
   }
 }
 
+TEST(Message, IsReadAndWrittenInSeveralBuffersAtAnyPlace) {
+  Channel channel;
+  std::string buffer(20, '.');
+  auto client = std::async(std::launch::async, [&] {
+    return farcall_send(channel.connection, "0123456789", 10, buffer.data(), buffer.size());
+  });
+  const Message message = receive(channel.id, 1);
+  std::string two(2, '.');
+  std::string three(3, '.');
+  const std::array buffers{iovec{.iov_base = two.data(), .iov_len = two.size()},
+                           iovec{.iov_base = three.data(), .iov_len = three.size()}};
+  EXPECT_EQ(farcall_readv(message.id, 4, buffers.data(), 2), 5);
+  EXPECT_EQ(two + three, "45678");
+  EXPECT_EQ(farcall_writev(message.id, 7, buffers.data(), 2), 5);
+  EXPECT_EQ(farcall_writev(message.id, 18, buffers.data(), 2), 2) << "there is room for no more";
+  EXPECT_EQ(answer(message.id, 0), 0);
+  EXPECT_EQ(client.get(), 0);
+  EXPECT_EQ(buffer, ".......45678......45");
+}
+
 // What is refused has not been begun: the client waits on, and nothing has been received.
 TEST(Message, BuffersThatAreNowhereAreRefused) {
   Channel channel;
@@ -465,6 +485,15 @@ TEST(Message, WhatNoMessageCanHaveIsRefused) {
     m.descriptor_count = static_cast<unsigned>(many.size());
   }));
   EXPECT_EQ(farcall_send_message(channel.connection, nullptr), -1);
+  EXPECT_EQ(errno, EINVAL);
+  struct {
+    farcall_info info{};
+    std::array<int, 16> behind{};
+  } more;
+  std::ranges::fill(more.info.descriptors, -1);
+  more.behind.fill(-1);
+  more.info.descriptor_count = FARCALL_DESCRIPTORS + 1;
+  EXPECT_EQ(farcall_drop_descriptors(&more.info), -1);
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(receive(channel.id, 10, 0ns).error, ETIMEDOUT) << "nothing has come";
 }

@@ -54,6 +54,7 @@ TEST(MessageNames, MayBeginWithTheirUsersNumber) {
   for (const char* wrong : {"/x", "x/y", "17x/y", "-1/x", "17/", "17/a b", "17 /x"})
     EXPECT_EQ(failure_of([&] { (void)full_names(wrong); }), EINVAL) << wrong;
   EXPECT_EQ(full_names("17").front(), std::to_string(::geteuid()) + "/17");
+  EXPECT_EQ(full_names("x", kModulesOwnUser), (std::vector<std::string>{"~/x", "0/x"}));
 }
 
 // As with files: of the three only the one that is about somebody counts.
@@ -169,6 +170,24 @@ TEST(MessageNumbers, AreNotUsedAgainForALongTime) {
     ASSERT_EQ(failure_of([&] { (void)table.remove(number); }), EBADF);
   }
   EXPECT_EQ(object.use_count(), 1) << "the table keeps none";
+}
+
+// A place has so many in turn, and then the first ones again.
+TEST(MessageNumbers, AreAboveZeroHoweverManyHaveBeenUsed) {
+  Table<int> table;
+  const auto object = std::make_shared<int>(1);
+  std::set<int> first;
+  constexpr int kPlaces = 65;  // which are used in turn
+  constexpr int kOfEach = (1 << 16) - 1;
+  for (int i = 0; i < kPlaces * (kOfEach + 1); ++i) {
+    const int number = table.add(object);
+    ASSERT_GT(number, 0) << "after " << i;
+    if (i < kPlaces) first.insert(number);
+    if (i >= kPlaces * kOfEach) {
+      ASSERT_TRUE(first.contains(number)) << "after " << i;
+    }
+    (void)table.remove(number);
+  }
 }
 
 TEST(MessageNumbers, ThereAreAsManyAsTheTableHas) {

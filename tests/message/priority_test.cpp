@@ -20,6 +20,8 @@ void be_nice(int nice) {
   EXPECT_EQ(farcall_priority(), 20 - nice);
 }
 
+int own_nice() { return ::getpriority(PRIO_PROCESS, static_cast<id_t>(own_id())); }
+
 // A client that the server knows already, and that sends when it is told to.
 struct Sender {
   Event go;
@@ -125,6 +127,30 @@ TEST(MessagePriority, APulseIsQueuedAmongMessages) {
   EXPECT_EQ(client.join(), 0);
 }
 
+// Whatever its nice value is, which counts for nothing meanwhile.
+TEST(MessagePriority, WhoRunsWhenNobodyElseDoesIsTheLeastUrgent) {
+  Channel channel;
+  Child client([&] {
+    const sched_param none{};
+    EXPECT_EQ(send(channel.connection, "hello").status, 0);
+    EXPECT_EQ(farcall_pulse(channel.connection, 0, 2, 0), 0);
+    ASSERT_EQ(::sched_setscheduler(0, SCHED_IDLE, &none), 0);
+    EXPECT_EQ(farcall_priority_changed(), 0);
+    EXPECT_EQ(farcall_priority(), 1);
+    EXPECT_EQ(farcall_pulse(channel.connection, farcall_priority(), 1, 0), 0);
+    send(channel.connection, "message");
+    (void)::sched_setscheduler(0, SCHED_OTHER, &none);  // where that is permitted
+  });
+  answer(receive(channel.id).id, 0);
+  EXPECT_EQ(receive(channel.id).info.code, 2);
+  // Where others are busy the rest takes its time.
+  EXPECT_EQ(receive(channel.id, 10, 6 * kPatience).info.priority, 1);
+  const Message message = receive(channel.id, 10, 6 * kPatience);
+  EXPECT_EQ(message.info.priority, 1);
+  answer(message.id, 0);
+  EXPECT_EQ(client.join(), 0);
+}
+
 // A server that is less urgent than its client.
 void expect_inherited(int client_nice, int server_nice) {
   const Shared<Event> ready;
@@ -135,14 +161,11 @@ void expect_inherited(int client_nice, int server_nice) {
   });
   std::thread([&] {
     be_nice(server_nice);
-    const auto nice = [] {
-      return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)));
-    };
     const Message message = receive(channel.id);
     ASSERT_GT(message.id, FARCALL_ONE_WAY);
-    EXPECT_EQ(nice(), std::min(client_nice, server_nice));
+    EXPECT_EQ(own_nice(), std::min(client_nice, server_nice));
     answer(message.id, 0);
-    EXPECT_EQ(nice(), server_nice);
+    EXPECT_EQ(own_nice(), server_nice);
   }).join();
   client.join();
 }
@@ -159,6 +182,35 @@ TEST(MessagePriority, WhoServesInheritsItUntilTheAnswer) {
   if (!may_raise_priority()) GTEST_SKIP() << "no permission to raise it";
   expect_inherited(2, 8);
   expect_inherited(8, 2);
+}
+
+TEST(MessagePriority, WhoRunsWhenNobodyElseDoesServesAsItsClientRuns) {
+  if (!may_raise_priority()) GTEST_SKIP() << "no permission to raise it";
+  Channel channel(FARCALL_INHERIT);
+  Event idle;
+  const auto own_policy = [] { return ::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK; };
+  std::thread client([&] {
+    be_nice(2);
+    send(channel.connection, "hello");
+    EXPECT_TRUE(idle.wait(6 * kPatience));
+    send(channel.connection, "x");
+  });
+  std::thread([&] {
+    be_nice(2);
+    answer(receive(channel.id).id, 0);
+    be_nice(8);
+    const sched_param none{};
+    EXPECT_EQ(::sched_setscheduler(0, SCHED_IDLE, &none), 0);
+    farcall_priority_changed();
+    idle.happens();
+    const Message message = receive(channel.id, 10, 6 * kPatience);
+    EXPECT_EQ(own_policy(), SCHED_OTHER);
+    EXPECT_EQ(own_nice(), 2);
+    answer(message.id, 0);
+    EXPECT_EQ(own_policy(), SCHED_IDLE);
+    EXPECT_EQ(own_nice(), 8);
+  }).join();
+  client.join();
 }
 
 TEST(MessagePriority, WhoeverAnswersEndsTheInheritanceOfWhoHasReceived) {
@@ -240,16 +292,13 @@ TEST(MessagePriority, WhoAnswersForAnotherKeepsWhatItHasInherited) {
   });
   ASSERT_TRUE(received.wait());
   std::thread([&] {
-    const auto nice = [] {
-      return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)));
-    };
     be_nice(kServer);
     const Message message = receive(channel.id);
-    EXPECT_EQ(nice(), kClient);
+    EXPECT_EQ(own_nice(), kClient);
     EXPECT_EQ(answer(other.id, 0), 0);
-    EXPECT_EQ(nice(), kClient);
+    EXPECT_EQ(own_nice(), kClient);
     EXPECT_EQ(answer(message.id, 0), 0);
-    EXPECT_EQ(nice(), kServer);
+    EXPECT_EQ(own_nice(), kServer);
   }).join();
   done.happens();
   another.join();
@@ -266,6 +315,50 @@ TEST(MessagePriority, WhoseThreadHasEndedIsAnsweredByAnother) {
     message = receive(channel.id);
   }).join();
   EXPECT_EQ(answer(message.id, 0), 0);
+  client.join();
+}
+
+TEST(MessagePriority, TheEndOfTheChannelEndsTheInheritance) {
+  if (!may_raise_priority()) GTEST_SKIP() << "no permission to raise it";
+  const int channel = farcall_channel_create(FARCALL_INHERIT);
+  const int connection = farcall_connect(channel);
+  std::thread client([&] {
+    be_nice(2);
+    EXPECT_EQ(send(connection, "x").error, ESRCH);
+  });
+  std::thread([&] {
+    be_nice(8);
+    ASSERT_GT(receive(channel).id, FARCALL_ONE_WAY);
+    EXPECT_EQ(own_nice(), 2);
+    EXPECT_EQ(farcall_channel_destroy(channel), 0);
+    EXPECT_EQ(own_nice(), 8);
+  }).join();
+  client.join();
+  farcall_disconnect(connection);
+}
+
+// A child has inherited it, too, and not the answer that it is for.
+TEST(MessagePriority, AChildGivesBackItsOwnWhenItReceives) {
+  if (!may_raise_priority()) GTEST_SKIP() << "no permission to raise it";
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  Channel channel(FARCALL_INHERIT);
+  std::thread client([&] {
+    be_nice(2);
+    EXPECT_EQ(send(channel.connection, "x").status, 0);
+  });
+  std::thread([&] {
+    be_nice(8);
+    const Message message = receive(channel.id);
+    ASSERT_EQ(own_nice(), 2);
+    in_child([] {
+      const Channel own;
+      EXPECT_EQ(receive(own.id, 1, 0ns).error, ETIMEDOUT);
+      EXPECT_EQ(own_nice(), 8);
+    });
+    EXPECT_EQ(own_nice(), 2) << "until the answer";
+    EXPECT_EQ(answer(message.id, 0), 0);
+    EXPECT_EQ(own_nice(), 8);
+  }).join();
   client.join();
 }
 

@@ -223,5 +223,86 @@ TEST(MessagePulse, AServerThatHasGoneIsTold) {
   EXPECT_TRUE(eventually([&] { return farcall_pulse(connection, 0, 1, 1) < 0 && errno == ESRCH; }));
 }
 
+// Whether the server has received none of its pulses before, one, or more.
+TEST(MessagePulse, NoneIsSentToAChannelThatHasBeenDestroyed) {
+  for (int i = 0; i < 200 / kSlow; ++i) {
+    const int before = i % 4;
+    const int channel = farcall_channel_create(0);
+    const int connection = farcall_connect(channel);
+    ASSERT_GE(connection, 0);
+    for (int k = 0; k < before; ++k) {
+      ASSERT_EQ(farcall_pulse(connection, 0, 1, k), 0);
+      if (i % 8 < 4) {
+        ASSERT_EQ(receive(channel).info.value, k);
+      }
+    }
+    ASSERT_EQ(farcall_channel_destroy(channel), 0);
+    EXPECT_EQ(farcall_pulse(connection, 0, 1, before), -1) << "round " << i;
+    EXPECT_EQ(errno, ESRCH);
+    EXPECT_EQ(farcall_disconnect(connection), 0);
+  }
+}
+
+TEST(MessagePulse, AServersDeathIsToldAtOnceWhereItHasHappened) {
+  Channel own;
+  auto channel = std::make_unique<Channel>();
+  const int connection = channel->connection;
+  EXPECT_EQ(farcall_channel_destroy(channel->id), 0);
+  EXPECT_EQ(farcall_watch_death(connection, own.id, 5), 0) << std::strerror(errno);
+  const Message pulse = receive(own.id);
+  EXPECT_EQ(pulse.info.code, FARCALL_PULSE_DEATH);
+  EXPECT_EQ(pulse.info.value, 5);
+}
+
+TEST(MessagePulse, AServersDeathIsWatchedOnceForEachConnection) {
+  Channel own;
+  Channel another;
+  Channel channel;
+  EXPECT_EQ(farcall_watch_death(channel.connection, own.id, 5), 0) << std::strerror(errno);
+  for (const int told : {own.id, another.id}) {
+    EXPECT_EQ(farcall_watch_death(channel.connection, told, 6), -1);
+    EXPECT_EQ(errno, EBUSY);
+  }
+}
+
+TEST(MessagePulse, OfAServersDeathAChildIsToldForItself) {
+  const std::string name = unique_name("watched");
+  NamedServer server(name, echo_for_ever);
+  Channel told;
+  const int connection = farcall_name_open(name.c_str());
+  ASSERT_GT(connection, 0);
+  ASSERT_EQ(farcall_watch_death(connection, told.id, 1), 0);
+  const Shared<Event> watching;
+  Child child([&] {
+    Channel own;
+    ASSERT_EQ(farcall_watch_death(connection, own.id, 2), 0) << std::strerror(errno);
+    watching->happens();
+    const Message pulse = receive(own.id);
+    EXPECT_EQ(pulse.info.code, FARCALL_PULSE_DEATH);
+    EXPECT_EQ(pulse.info.value, 2);
+  });
+  ASSERT_TRUE(watching->wait());
+  server.kill();
+  EXPECT_EQ(receive(told.id).info.value, 1);
+  EXPECT_EQ(child.join(), 0);
+}
+
+// Another thread has used it last, and does nothing more with the library.
+TEST(MessagePulse, TheEndOfAConnectionIsToldWhateverThreadHasUsedIt) {
+  Channel channel(FARCALL_DISCONNECT);
+  Event over;
+  std::thread user([&] {
+    EXPECT_EQ(farcall_pulse(channel.connection, 0, 1, 1), 0);
+    EXPECT_TRUE(over.wait(6 * kPatience));
+  });
+  EXPECT_EQ(receive(channel.id).info.code, 1);
+  EXPECT_EQ(farcall_disconnect(std::exchange(channel.connection, -1)), 0);
+  const Message pulse = receive(channel.id);
+  EXPECT_EQ(pulse.id, 0) << std::strerror(pulse.error);
+  EXPECT_EQ(pulse.info.code, FARCALL_PULSE_DISCONNECT);
+  over.happens();
+  user.join();
+}
+
 }  // namespace
 }  // namespace farcall::message::test

@@ -436,5 +436,27 @@ TEST(MessageShared, OfAConnectionThatWasClosedNoDeathIsTold) {
   farcall_disconnect(open);
 }
 
+// farcall-messages(7): words of FARCALL_ENGINE, of which the first use of a channel takes note.
+TEST(MessageEngine, IsTheOneThatIsNamed) {
+  const auto with = [](const char* word, int error) {
+    in_child([&] {
+      ASSERT_EQ(::setenv("FARCALL_ENGINE", word, 1), 0);
+      errno = 0;
+      if (error == 0) {
+        EXPECT_STREQ(farcall_engine(), word);
+        return;
+      }
+      EXPECT_EQ(farcall_engine(), nullptr);
+      EXPECT_EQ(errno, error);
+      errno = 0;
+      EXPECT_EQ(farcall_channel_create(0), -1);
+      EXPECT_EQ(errno, error);
+    });
+  };
+  with("shared", 0);
+  with("fast", EINVAL);
+  with("kernel", ::access("/dev/stplr", F_OK) == 0 ? 0 : ENODEV);
+}
+
 }  // namespace
 }  // namespace farcall::message::test

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <future>
 
 #include "message/channel.hpp"
@@ -135,18 +136,25 @@ TEST(MessageTime, WhoKeepsWaitingIsNotInterrupted) {
   let_signals_interrupt();
   Channel channel;
   std::promise<pthread_t> self;
+  std::atomic<pid_t> id{0};
   auto waiting = std::async(std::launch::async, [&] {
     self.set_value(::pthread_self());
+    id = own_id();
     farcall_message message{};
     message.flags = FARCALL_KEEP_WAITING;
     return farcall_send_message(channel.connection, &message);
   });
   const pthread_t thread = self.get_future().get();
+  const auto interrupt = [&] {
+    for (int i = 0; i < 20; ++i) {
+      ::pthread_kill(thread, SIGUSR1);
+      std::this_thread::sleep_for(3ms);
+    }
+  };
+  ASSERT_TRUE(sleeps(id));
+  interrupt();
   const Message message = receive(channel.id);
-  for (int i = 0; i < 20; ++i) {
-    ::pthread_kill(thread, SIGUSR1);
-    std::this_thread::sleep_for(3ms);
-  }
+  interrupt();
   EXPECT_EQ(answer(message.id, 9), 0);
   EXPECT_EQ(waiting.get(), 9);
 }
@@ -199,6 +207,67 @@ TEST(MessageTime, ATimeoutIsToldInTheSameWay) {
   answered = true;
   EXPECT_EQ(farcall_error(message.id, ETIMEDOUT), 0);
   EXPECT_EQ(waiting.get().error, ETIMEDOUT);
+}
+
+// How often a thread of this process has gone to sleep.
+std::int64_t sleeps_of(pid_t thread) {
+  std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
+  std::string name;
+  std::int64_t count = -1;
+  while (status >> name && name != "voluntary_ctxt_switches:") status.ignore(4096, '\n');
+  status >> count;
+  return count;
+}
+
+// What a client asks for lies behind its pulses, which nobody receives.
+TEST(MessageTime, AnOldWishToLeaveIsNotThatOfALaterMessage) {
+  let_signals_interrupt();
+  std::future<void> client;  // waited for when the channel has gone
+  Channel channel(FARCALL_UNBLOCK);
+  constexpr int kMarker = 9;
+  std::atomic<pid_t> thread{0};
+  std::atomic<int> sending{0};
+  std::promise<pthread_t> self;
+  client = std::async(std::launch::async, [&, connection = channel.connection] {
+    self.set_value(::pthread_self());
+    thread = own_id();
+    for (int i = 1; i <= 20; ++i) {
+      sending = i;
+      EXPECT_EQ(send(connection, std::to_string(i)).status, 0);
+    }
+  });
+  // It is more urgent than the pulses, once it is there.
+  const auto receive_message = [&](int number) {
+    EXPECT_TRUE(eventually([&] { return sending == number; }) && sleeps(thread));
+    Message message;
+    do message = receive(channel.id);
+    while (message.id == 0);
+    EXPECT_EQ(message.text, std::to_string(number));
+    return message;
+  };
+  Message message = receive_message(1);
+  for (int i = 0; i < 150; ++i) ASSERT_EQ(farcall_pulse(channel.connection, 1, 1, i), 0);
+  ASSERT_TRUE(sleeps(thread));
+  const std::int64_t before = sleeps_of(thread);
+  ::pthread_kill(self.get_future().get(), SIGUSR1);
+  ASSERT_TRUE(eventually([&] { return sleeps_of(thread) > before; })) << "it has asked";
+  // The fourth after it looks like it, and is not answered until all pulses have been received.
+  for (int i = 2; i <= 5; ++i) {
+    ASSERT_EQ(answer(message.id, 0), 0);
+    message = receive_message(i);
+  }
+  ASSERT_EQ(farcall_pulse(channel.connection, 1, kMarker, 0), 0);
+  for (Message pulse = receive(channel.id); pulse.info.code != kMarker;
+       pulse = receive(channel.id)) {
+    ASSERT_EQ(pulse.id, 0) << std::strerror(pulse.error);
+    EXPECT_NE(pulse.info.value, message.id) << "nobody has asked that";
+  }
+  for (int i = 6; i <= 20; ++i) {
+    ASSERT_EQ(answer(message.id, 0), 0);
+    message = receive(channel.id);
+    ASSERT_EQ(message.text, std::to_string(i));
+  }
+  ASSERT_EQ(answer(message.id, 0), 0);
 }
 
 TEST(MessageTime, WhoIsStillSendBlockedIsNotKept) {

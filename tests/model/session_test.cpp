@@ -171,6 +171,45 @@ struct HandedOver : Session {
   }
 };
 
+// The same, where the client rings for what is no request, that it has taken what the last reply
+// brought, and then asks at once for something else.
+struct LeftAsItsClientTells : Session {
+  LeftAsItsClientTells() {
+    port = std::make_shared<PortState>(PortLimits{}, WaitMode::block);
+    port->sessions[kNumber].session = server;
+    require(server->claim(), "it is new");
+    threads.emplace_back([this] {
+      give({.number = 0, .kind = call::Kind::done});
+      give({.number = 1, .kind = call::Kind::request});
+    });
+    threads.emplace_back([this] {
+      port->release(server);
+      if (!port->take_waiting()) return;
+      found.fetch_add(1);
+      std::byte stop{1};
+      syscall(SYS_sendto, first, &stop, 1, 0, nullptr, 0);
+    });
+    threads.emplace_back([this] {
+      for (;;) {
+        pollfd entry{.fd = first + 1, .events = POLLIN, .revents = 0};
+        poll(&entry, 1, -1);
+        std::byte packet{};
+        syscall(SYS_recvfrom, first + 1, &packet, 1, 0, nullptr, nullptr);
+        if (packet == std::byte{1}) return;
+        if (port->on_event(kNumber, EPOLLIN) || port->take_waiting()) break;
+      }
+      found.fetch_add(1);
+    });
+    share(&found, sizeof found);
+  }
+  void give(call::Turn turn) {
+    control.slot.turn.store(turn.pack(), std::memory_order_release);
+    client->waiter().wake(control.client, control.server);
+  }
+  void finish() override { require(found.load() == 1, "found twice"); }
+  std::atomic<int> found{0};
+};
+
 // A message that the client takes back where nobody has taken it yet.
 struct TakenBack : Session {
   TakenBack() {
@@ -240,6 +279,13 @@ struct RequestTakenBack : Session {
   bool dispatched = false;
 };
 
+// While another thread closes the client.
+struct RequestTakenBackByTwo : RequestTakenBack {
+  RequestTakenBackByTwo() : RequestTakenBack(false) {
+    threads.emplace_back([this] { client->give_up_request(); });
+  }
+};
+
 // The client dies while it is served. Who serves wants to know, and may be gone himself as soon as
 // he has said that he has served.
 struct Observed : Session {
@@ -282,10 +328,12 @@ std::vector<Check> checks() {
       check<Attended>("a call, on descriptors", {.timeouts = 1}, 1),
       check<OnBell>("a call to who waits for several", {}),
       check<HandedOver>("a session is left to others", {}),
+      check<LeftAsItsClientTells>("a session is left to others as its client tells", {}),
       check<TakenBack>("a message is taken back", {}),
       check<RequestTakenBack>("a request is taken back", {.fences_reach_all = true}, false),
       check<RequestTakenBack>("a client stays whose request is taken", {.fences_reach_all = true},
                               true),
+      check<RequestTakenBackByTwo>("a request is taken back by two", {.fences_reach_all = true}),
       check<Observed>("a client dies while it is served", {.fences_reach_all = true}, true),
       check<Observed>("a client dies when it has been served", {.fences_reach_all = true}, false),
   };

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -18,8 +19,10 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "calls.hpp"
 #include "children.hpp"
@@ -31,35 +34,203 @@ namespace {
 
 // --- calls by number
 
-TEST(Calls, SendingByNumberKeepsTheOrder) {
-  const Pair pair;
-  std::string expected;
-  for (int i = 0; i < 10; ++i) {
-    const auto next = [&] {
-      static thread_local std::string text;
-      text = "<" + std::to_string(expected.size()) + ">";
-      expected += text;
-      return iovec{.iov_base = text.data(), .iov_len = text.size()};
-    };
-    iovec part = next();
-    ASSERT_EQ(send(pair.client.get(), std::string(static_cast<char*>(part.iov_base), part.iov_len)),
-              std::to_string(part.iov_len));
-    part = next();
-    mmsghdr message{};
-    message.msg_hdr.msg_iov = &part;
-    message.msg_hdr.msg_iovlen = 1;
-    ASSERT_EQ(::syscall(SYS_sendmmsg, pair.client.get(), &message, 1, 0), 1);
-    part = next();
-    ASSERT_GT(::syscall(SYS_pwritev2, pair.client.get(), &part, 1, -1L, -1L, 0), 0);
-    int ends[2];
-    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    const UniqueFd out(ends[0]);
-    const UniqueFd in(ends[1]);
-    part = next();
-    ASSERT_EQ(::write(in.get(), part.iov_base, part.iov_len), static_cast<ssize_t>(part.iov_len));
-    ASSERT_GT(::syscall(SYS_splice, out.get(), nullptr, pair.client.get(), nullptr, 100, 0), 0);
+// With that text unread, in memory where there is any.
+void put_in_memory(const UsedPair& pair, const std::string& text) {
+  for (int i = 0; i < 1000; ++i) {
+    pair.put(text);
+    if (!preloaded() || !readable_for_kernel(pair.server.get())) return;
+    // Its reader was taken for one that sleeps.
+    epoll_event event{};
+    EXPECT_EQ(::epoll_wait(pair.set.get(), &event, 1, 10'000), 1);
+    EXPECT_EQ(receive(pair.server.get()), text);
   }
-  EXPECT_EQ(receive_exactly(pair.server.get(), expected.size()), expected);
+  ADD_FAILURE() << "not in memory";
+}
+
+struct OneMessage {
+  explicit OneMessage(std::string& text) : part{.iov_base = text.data(), .iov_len = text.size()} {
+    many.msg_hdr.msg_iov = &part;
+    many.msg_hdr.msg_iovlen = 1;
+  }
+  OneMessage(const OneMessage&) = delete;
+  OneMessage& operator=(const OneMessage&) = delete;
+  iovec part;
+  mmsghdr many{};
+};
+
+TEST(Calls, ReceivingByNumberFindsWhatIsThere) {
+  std::string text(4, '.');
+  OneMessage one(text);
+  const std::function<long(int)> ways[] = {
+      [&](int fd) { return ::syscall(SYS_read, fd, text.data(), 4); },
+      [&](int fd) { return ::syscall(SYS_readv, fd, &one.part, 1); },
+      [&](int fd) { return ::syscall(SYS_preadv2, fd, &one.part, 1, -1L, -1L, 0); },
+      [&](int fd) { return ::syscall(SYS_recvfrom, fd, text.data(), 4, 0, nullptr, nullptr); },
+      [&](int fd) { return ::syscall(SYS_recvmsg, fd, &one.many.msg_hdr, 0); },
+      [&](int fd) {
+        return ::syscall(SYS_recvmmsg, fd, &one.many, 1, 0, nullptr) == 1 ? one.many.msg_len : -1L;
+      },
+  };
+  const UsedPair pair;
+  ASSERT_EQ(::fcntl(pair.server.get(), F_SETFL, O_NONBLOCK), 0);
+  for (const auto& way : ways) {
+    SCOPED_TRACE(&way - ways);
+    put_in_memory(pair, "here");
+    EXPECT_EQ(way(pair.server.get()), 4) << errno_name();
+    EXPECT_EQ(text, "here");
+    text = "....";
+  }
+}
+
+TEST(Calls, SendingByNumberKeepsTheOrder) {
+  std::string text = "second";
+  OneMessage one(text);
+  const UniqueFd file(::memfd_create("second", MFD_CLOEXEC));
+  ASSERT_EQ(::write(file.get(), text.data(), text.size()), std::ssize(text));
+  const std::function<long(int)> ways[] = {
+      [&](int fd) { return ::syscall(SYS_write, fd, text.data(), text.size()); },
+      [&](int fd) { return ::syscall(SYS_writev, fd, &one.part, 1); },
+      [&](int fd) { return ::syscall(SYS_pwritev2, fd, &one.part, 1, -1L, -1L, 0); },
+      [&](int fd) { return ::syscall(SYS_sendto, fd, text.data(), text.size(), 0, nullptr, 0); },
+      [&](int fd) { return ::syscall(SYS_sendmsg, fd, &one.many.msg_hdr, 0); },
+      [&](int fd) {
+        return ::syscall(SYS_sendmmsg, fd, &one.many, 1, 0) == 1 ? one.many.msg_len : -1L;
+      },
+      [&](int fd) {
+        loff_t from = 0;
+        return ::syscall(SYS_sendfile, fd, file.get(), &from, text.size());
+      },
+      [&](int fd) {
+        int ends[2];
+        EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+        const UniqueFd out(ends[0]);
+        const UniqueFd in(ends[1]);
+        EXPECT_EQ(::write(in.get(), text.data(), text.size()), std::ssize(text));
+        return ::syscall(SYS_splice, out.get(), nullptr, fd, nullptr, 100, 0);
+      },
+  };
+  for (const auto& way : ways) {
+    SCOPED_TRACE(&way - ways);
+    const UsedPair pair;
+    put_in_memory(pair, "first");
+    EXPECT_EQ(way(pair.client.get()), std::ssize(text)) << errno_name();
+    pair.put("third");
+    EXPECT_EQ(receive_exactly(pair.server.get(), 16), "firstsecondthird");
+  }
+}
+
+TEST(Calls, ADuplicateByNumberIsTheSameSocket) {
+  const UsedPair pair;
+  UniqueFd other(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const int number = other.get();
+  const std::function<long(int)> ways[] = {
+      [&](int fd) {
+        other.reset();  // the lowest that is free
+        return ::syscall(SYS_dup, fd);
+      },
+      [&](int fd) { return ::syscall(SYS_dup3, fd, number, O_CLOEXEC); },
+#ifdef SYS_dup2
+      [&](int fd) { return ::syscall(SYS_dup2, fd, number); },
+#endif
+  };
+  ASSERT_EQ(::fcntl(pair.server.get(), F_SETFL, O_NONBLOCK), 0);
+  for (const auto& way : ways) {
+    SCOPED_TRACE(&way - ways);
+    put_in_memory(pair, "here");
+    ASSERT_EQ(way(pair.server.get()), number) << errno_name();
+    (void)other.release();
+    other = UniqueFd(number);
+    EXPECT_EQ(receive(number), "here");
+  }
+}
+
+TEST(Calls, WhatIsShutDownByNumberSendsNothingMore) {
+  const UsedPair pair;
+  put_in_memory(pair, "last");
+  ASSERT_EQ(::syscall(SYS_shutdown, pair.client.get(), SHUT_WR), 0);
+  EXPECT_EQ(send(pair.client.get(), "more"), "(EPIPE)");
+  EXPECT_EQ(receive(pair.server.get()), "last");
+  EXPECT_EQ(receive(pair.server.get()), "(end)");
+}
+
+// As by its name.
+TEST(Calls, WhatIsClosedByNumberInARangeMissesWhatIsUnread) {
+  UsedPair pair;
+  put_in_memory(pair, "unread");
+  const int server = pair.server.release();
+  ASSERT_EQ(::syscall(SYS_close_range, server, server, 0), 0) << errno_name();
+  // What has the number then is another file.
+  std::vector<UniqueFd> files;
+  while (files.empty() || files.back().get() < server)
+    files.emplace_back(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(files.back().get(), server);
+  char byte = 'x';
+  EXPECT_EQ(::read(server, &byte, 1), 1) << errno_name();
+  EXPECT_EQ(byte, '\0');
+  EXPECT_EQ(receive(pair.client.get()), "(ECONNRESET)");
+}
+
+TEST(Calls, AnOptionByNumberIsKept) {
+  const UsedPair pair;
+  const int mark = 2;
+  ASSERT_EQ(::syscall(SYS_setsockopt, pair.server.get(), SOL_SOCKET, SO_RCVLOWAT, &mark, 4), 0);
+  pair.put("by the kernel");
+  EXPECT_TRUE(readable_for_kernel(pair.server.get()));
+  EXPECT_EQ(receive(pair.server.get()), "by the kernel");
+}
+
+TEST(TcpCalls, AnOptionByNumberIsToldAsItWasSet) {
+  const Pair pair;
+  for (const int wanted : {0, 1}) {
+    set_option(pair.client.get(), IPPROTO_TCP, TCP_NODELAY, wanted);
+    int value = -1;
+    socklen_t size = sizeof value;
+    ASSERT_EQ(::syscall(SYS_getsockopt, pair.client.get(), IPPROTO_TCP, TCP_NODELAY, &value, &size),
+              0);
+    EXPECT_EQ(value, wanted);
+  }
+}
+
+// Where ends of unix sockets have looked for each other for long enough, later ones do.
+void expect_to_be_accelerated(const std::function<Pair()>& make) {
+  const int wanted = preloaded() ? 2 : 0;
+  int shared = -1;
+  for (int i = 0; i < 10 && shared != wanted; ++i) {
+    if (i != 0) ::sleep(1);
+    const int before = stream_mappings();
+    const Pair pair = make();
+    pair.talk(20);
+    shared = stream_mappings() - before;
+  }
+  EXPECT_EQ(shared, wanted);
+}
+
+TEST(Calls, AConnectionMadeByNumberIsAccelerated) {
+  for (const bool with_flags : {false, true})
+    expect_to_be_accelerated([&] {
+      Address address;
+      const UniqueFd listener = listen_on_loopback(address);
+      Pair pair(Pair::Unmade{});
+      pair.client =
+          UniqueFd(static_cast<int>(::syscall(SYS_socket, stream_family(), socket_type(), 0)));
+      EXPECT_EQ(::syscall(SYS_connect, pair.client.get(), address.get(), address.size), 0);
+      pair.server = UniqueFd(static_cast<int>(
+          with_flags ? ::syscall(SYS_accept4, listener.get(), nullptr, nullptr, SOCK_CLOEXEC)
+                     : ::syscall(SYS_accept, listener.get(), nullptr, nullptr)));
+      return pair;
+    });
+}
+
+TEST(Calls, APairMadeByNumberIsAccelerated) {
+  if (!over_unix()) return;  // they are unix sockets
+  expect_to_be_accelerated([] {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(::syscall(SYS_socketpair, AF_UNIX, socket_type(), 0, ends), 0);
+    Pair pair(Pair::Unmade{});
+    pair.client = UniqueFd(ends[0]);
+    pair.server = UniqueFd(ends[1]);
+    return pair;
+  });
 }
 
 TEST(Calls, WaitingByNumberIsTold) {
@@ -81,13 +252,47 @@ TEST(Calls, WaitingByNumberIsTold) {
         return ::syscall(SYS_pselect6, fd + 1, &wait, nullptr, nullptr, &long_enough, nullptr);
       },
       [&] { return ::syscall(SYS_epoll_pwait, set.get(), &event, 1, 20'000, nullptr, 8); },
+#ifdef SYS_poll
+      [&] {
+        pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
+        return ::syscall(SYS_poll, &wait, 1, 20'000);
+      },
+      [&] {
+        fd_set wait;
+        FD_ZERO(&wait);
+        FD_SET(fd, &wait);
+        timeval limit{.tv_sec = 20, .tv_usec = 0};
+        return ::syscall(SYS_select, fd + 1, &wait, nullptr, nullptr, &limit);
+      },
+      [&] { return ::syscall(SYS_epoll_wait, set.get(), &event, 1, 20'000); },
+#endif
   };
-  for (int i = 0; i < 30; ++i) {
+  for (std::size_t i = 0; i < 10 * std::size(ways); ++i) {
     EXPECT_EQ(send(pair.client.get(), "x"), "1");
-    ASSERT_EQ(ways[i % 3](), 1) << i % 3;
+    ASSERT_EQ(ways[i % std::size(ways)](), 1) << i % std::size(ways);
     EXPECT_EQ(receive(fd), "x");
     // Now it is awake.
     EXPECT_EQ(receive(fd, 1, MSG_DONTWAIT), "(EAGAIN)");
+  }
+}
+
+TEST(Calls, ASetMadeByNumberIsTold) {
+  const UsedPair::MakeSet ways[] = {
+      [] { return ::syscall(SYS_epoll_create1, EPOLL_CLOEXEC); },
+#ifdef SYS_epoll_create
+      [] { return ::syscall(SYS_epoll_create, 1); },
+#endif
+  };
+  for (const auto& way : ways) {
+    // Asserts that bytes go through memory.
+    const UsedPair pair(way);
+    const UniqueFd set(static_cast<int>(way()));
+    put_in_memory(pair, "here");
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = 7}};
+    ASSERT_EQ(::syscall(SYS_epoll_ctl, set.get(), EPOLL_CTL_ADD, pair.server.get(), &event), 0);
+    EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 20'000), 1);
+    EXPECT_EQ(event.data.u64, 7U);
+    EXPECT_EQ(receive(pair.server.get()), "here");
   }
 }
 

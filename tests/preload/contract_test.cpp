@@ -333,6 +333,16 @@ TEST(TcpContract, ALowWaterMarkIsKept) {
   EXPECT_EQ(receive(pair.server.get()), "abcdef");
 }
 
+// As high as it can be.
+TEST(TcpContract, ANegativeLowWaterMarkIsAHighOne) {
+  const UsedPair pair;
+  const int mark = -1;
+  ASSERT_EQ(::setsockopt(pair.server.get(), SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark), 0);
+  pair.put("abc");
+  EXPECT_EQ(poll_once(pair.server.get(), POLLIN, 30), 0);
+  EXPECT_EQ(receive(pair.server.get(), 3), "abc");
+}
+
 TEST(TcpContract, ALowWaterMarkIsInheritedFromTheListener) {
   const UniqueFd listener = stream_socket();
   const int mark = 4;

@@ -195,5 +195,18 @@ TEST(Copies, AConnectionIsAcceptedWhereTheLibraryHasTheLastDescriptors) {
   });
 }
 
+TEST(Copies, APairIsMadeWhereTheLibraryHasTheLastDescriptors) {
+  in_forked_child([] {
+    limit_descriptors();
+    const std::vector<LookingPair> pairs(20);
+    std::vector<UniqueFd> files = all_files();
+    if (!preloaded()) files.resize(files.size() - 2);
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0) << errno_name();
+    const UniqueFd one(ends[0]);
+    const UniqueFd other(ends[1]);
+  });
+}
+
 }  // namespace
 }  // namespace farcall::preload

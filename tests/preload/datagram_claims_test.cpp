@@ -19,12 +19,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "children.hpp"
 #include "datagrams.hpp"
 #include "farcall/memory.hpp"
+#include "preload/datagram_ring.hpp"
 #include "unix_message.hpp"
 
 namespace farcall::preload {
@@ -75,6 +77,14 @@ socklen_t meeting_name_of(const Socket& server, sockaddr_un& name) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(text));
 }
 
+// What a claimant leaves, and says of it.
+struct Left {
+  int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  std::uint64_t ring = 65'536;  // a power of two
+  std::size_t missing = 0;      // of what the memory is said to have
+  bool is_of_another_version = false;
+};
+
 // Somebody who speaks for a socket, as a sender does that wants to share memory with `server`.
 class Claimant {
  public:
@@ -87,8 +97,8 @@ class Claimant {
   }
   // Whether it is believed that `shown` is the socket at the address of `claimed`, of which
   // datagrams come to the server.
-  bool is_believed(const Socket& claimed, int shown) {
-    return is_believed(claimed, shown, server_, answer_.receiver_cookie, cookie_of(claimed));
+  bool is_believed(const Socket& claimed, int shown, const Left& left = {}) {
+    return is_believed(claimed, shown, server_, answer_.receiver_cookie, cookie_of(claimed), left);
   }
   // The same, as one that sends from `address`.
   bool is_believed_from(const char* address, const Socket& claimed, int shown) {
@@ -112,12 +122,12 @@ class Claimant {
 
  private:
   bool is_believed(const Socket& claimed, int shown, const Socket& to, std::uint64_t receiver,
-                   std::uint64_t sender) {
-    constexpr std::uint64_t kRing = 65536;
+                   std::uint64_t sender, const Left& left = {}) {
     const UniqueFd memory(
         static_cast<int>(::syscall(SYS_memfd_create, "farcall-udp", MFD_ALLOW_SEALING)));
-    EXPECT_EQ(::ftruncate(memory.get(), 4096 + kRing), 0);
-    EXPECT_EQ(::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+    const std::size_t bytes_left = 4096 + left.ring - left.missing;
+    EXPECT_EQ(::ftruncate(memory.get(), static_cast<off_t>(bytes_left)), 0);
+    EXPECT_EQ(::fcntl(memory.get(), F_ADD_SEALS, left.seals), 0);
     struct Address {
       std::uint8_t bytes[16];
       std::uint16_t port;
@@ -133,7 +143,12 @@ class Claimant {
     struct {
       std::uint64_t magic, sender_cookie, receiver_cookie, ring_bytes;
       Address from, to;
-    } hello{answer_.magic, sender, receiver, kRing, address_of(claimed), address_of(to)};
+    } hello{answer_.magic + (left.is_of_another_version ? 1 : 0),
+            sender,
+            receiver,
+            left.ring,
+            address_of(claimed),
+            address_of(to)};
     const std::string bytes(reinterpret_cast<const char*>(&hello), sizeof hello);
     EXPECT_EQ(send_with(connection_.get(), bytes, {memory.get(), shown}), std::ssize(bytes));
     const int before = shared_mappings();
@@ -192,10 +207,32 @@ TEST(DatagramCorners, OfAnotherReceiverAreNotShared) {
   EXPECT_TRUE(Claimant(server).is_believed(own, witness.get(), server));
 }
 
+// What could be taken away again would end who looks there, and a ring is masked.
+TEST(DatagramCorners, InMemoryThatCannotBeTrustedAreNotShared) {
+  if (!preloaded()) GTEST_SKIP() << "without the library there is nobody to lie to";
+  const Socket server;
+  const Socket own;
+  receive_of_a_stranger(server, 8);
+  const UniqueFd witness = witness_of(own.fd);
+  const auto is_believed = [&](const Left& left) {
+    return Claimant(server).is_believed(own, witness.get(), left);
+  };
+  EXPECT_FALSE(is_believed({.seals = F_SEAL_GROW | F_SEAL_SEAL})) << "it may shrink";
+  EXPECT_FALSE(is_believed({.missing = 4096})) << "it is shorter than it says";
+  EXPECT_FALSE(is_believed({.ring = 65'536 + 4096})) << "it is no power of two";
+  EXPECT_FALSE(is_believed({.is_of_another_version = true}));
+  EXPECT_TRUE(is_believed({}));
+}
+
 // Somebody who speaks for the socket at an address to which others send.
 class Pretender {
  public:
-  explicit Pretender(const Socket& server) : server_(server) {
+  // What it adds to what is right.
+  struct Lie {
+    std::uint64_t version = 0, socket = 0;
+  };
+  explicit Pretender(const Socket& server) : Pretender(server, Lie{}) {}
+  Pretender(const Socket& server, const Lie& lie) : server_(server), lie_(lie) {
     sockaddr_un name{};
     const socklen_t size = meeting_name_of(server, name);
     EXPECT_EQ(::bind(door_.get(), reinterpret_cast<sockaddr*>(&name), size), 0);
@@ -229,11 +266,13 @@ class Pretender {
   void answer(int guest, const std::vector<int>& fds) const {
     struct {
       std::uint64_t magic, cookie;
-    } words{0x35504455'4c434146, Claimant::cookie_of(server_)};  // "FACLUDP5"
+    } words{0x35504455'4c434146 + lie_.version,  // "FACLUDP5"
+            Claimant::cookie_of(server_) + lie_.socket};
     const std::string bytes(reinterpret_cast<const char*>(&words), sizeof words);
     (void)send_with(guest, bytes, fds);  // it may have gone
   }
   const Socket& server_;
+  const Lie lie_;
   bool asked_ = false;
   UniqueFd door_{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
 };
@@ -252,6 +291,47 @@ TEST(DatagramCorners, OfWhoDoesNotHoldTheReceiverAreNotShared) {
     EXPECT_EQ(pretender.is_believed_by(sender, witness.get()), is_true);
     EXPECT_TRUE(pretender.was_asked());
   }
+}
+
+TEST(DatagramCorners, OfWhoSpeaksOfAnotherSocketOrVersionAreNotShared) {
+  if (!preloaded()) GTEST_SKIP() << "without the library there is nobody to lie to";
+  for (const Pretender::Lie lie : {Pretender::Lie{.version = 1}, Pretender::Lie{.socket = 1}}) {
+    Socket server;
+    // The library does not know the socket.
+    const UniqueFd raw(static_cast<int>(kernel(SYS_dup, server.fd.get())));
+    const UniqueFd witness = witness_of(raw);
+    Pretender pretender(server, lie);
+    const Socket sender;
+    sender.connect_to(server);
+    EXPECT_FALSE(pretender.is_believed_by(sender, witness.get()))
+        << lie.version << " " << lie.socket;
+    EXPECT_FALSE(pretender.was_asked());
+  }
+}
+
+// --- counts
+
+// The memory of the datagrams that this process has mapped.
+std::vector<DatagramControl*> mapped_controls() {
+  std::vector<DatagramControl*> found;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t at = 0;
+    if (line.find("memfd:farcall-udp") != std::string::npos &&
+        std::sscanf(line.c_str(), "%lx", &at) == 1)
+      found.push_back(reinterpret_cast<DatagramControl*>(at));
+  }
+  return found;
+}
+
+// What a sender says that it has given to the kernel may be what it has not.
+TEST(DatagramCorners, ThatWereNeverSentAreNotWaitedFor) {
+  const pid_t child = in_child([] {  // which a call that waits for ever ends
+    const Awake two;
+    for (DatagramControl* const control : mapped_controls()) control->kernel_sent += 5;
+    EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "(EAGAIN)");
+  });
+  EXPECT_EQ(exit_status(child), 0);
 }
 
 // Who holds the socket of somebody else, as one that was passed on, does not speak for him.

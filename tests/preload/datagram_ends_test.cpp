@@ -22,7 +22,7 @@ namespace {
 
 // A receiver in a process of its own, which answers and then reads no more.
 struct DeadReceiver {
-  DeadReceiver() {
+  explicit DeadReceiver(bool with_answers = true) : answers(with_answers) {
     const Steps named;
     Socket far;
     child = in_child([&] {
@@ -37,11 +37,12 @@ struct DeadReceiver {
         char text[8];
         sockaddr_storage from{};
         socklen_t size = sizeof from;
-        if (::recvfrom(own.fd.get(), text, sizeof text, 0, reinterpret_cast<sockaddr*>(&from),
-                       &size) == 4)
+        const ssize_t got = ::recvfrom(own.fd.get(), text, sizeof text, 0,
+                                       reinterpret_cast<sockaddr*>(&from), &size);
+        if (got == 5) steps.done(), steps.await();
+        if (got == 6) ::_exit(0);
+        if (got == 4 && answers)
           (void)::sendto(own.fd.get(), "pong", 4, 0, reinterpret_cast<sockaddr*>(&from), size);
-        else
-          steps.done(), steps.await();
       }
     });
     address = far.name;
@@ -53,10 +54,14 @@ struct DeadReceiver {
 
   void talk_to(const Socket& near) const {
     const int before = shared_mappings();
+    const int flows = answers ? 2 : 1;
     for (int i = 0; i < 10'000; ++i) {
       near.send("ping");
-      ASSERT_EQ(near.receive(), "pong");
-      if (i > 60 && (!preloaded() || shared_mappings() == before + 2)) return;
+      if (!answers)
+        ::usleep(500);
+      else
+        ASSERT_EQ(near.receive(), "pong");
+      if (i > 60 && (!preloaded() || shared_mappings() == before + flows)) return;
     }
     FAIL() << "not accelerated";
   }
@@ -64,6 +69,7 @@ struct DeadReceiver {
     EXPECT_EQ(::kill(child, SIGKILL), 0);
     EXPECT_EQ(exit_status(child), 1000 + SIGKILL);
   }
+  bool answers;
   Steps steps;
   pid_t child = -1;
   sockaddr_storage address{};
@@ -91,6 +97,91 @@ TEST(DatagramEnds, WhatIsSentToTheDeadIsRefused) {
   talk_until_it_dies(far, near);
   near.send("late");
   EXPECT_EQ(near.receive(), "(ECONNREFUSED)");
+}
+
+// A socket whose receiver has died, to which it has sent something since.
+struct Late {
+  explicit Late(bool with_answers) : far(with_answers), near(sender_to(far)) {
+    talk_until_it_dies(far, near);
+    near.send("late");
+  }
+  DeadReceiver far;
+  Socket near;
+};
+
+// However the program waits, or looks without waiting, it is told so.
+class DatagramsToTheDead : public ::testing::TestWithParam<bool> {
+ protected:
+  const Late late_{GetParam()};
+  const int fd_ = late_.near.fd.get();
+  // Calls look() until it is true, for a while.
+  template <class Look>
+  static bool in_time(Look look) {
+    for (int i = 0; i < 5000; ++i) {
+      if (look()) return true;
+      ::usleep(1000);
+    }
+    return false;
+  }
+};
+
+TEST_P(DatagramsToTheDead, AreToldOfByAReceiveCall) {
+  EXPECT_EQ(late_.near.receive(), "(ECONNREFUSED)");
+}
+
+TEST_P(DatagramsToTheDead, AreToldOfByAReceiveCallThatDoesNotWait) {
+  std::string got;
+  EXPECT_TRUE(in_time([&] { return (got = late_.near.receive(MSG_DONTWAIT)) != "(EAGAIN)"; }));
+  EXPECT_EQ(got, "(ECONNREFUSED)");
+}
+
+TEST_P(DatagramsToTheDead, AreToldOfByPoll) {
+  pollfd wait{.fd = fd_, .events = 0, .revents = 0};
+  EXPECT_EQ(::poll(&wait, 1, 10'000), 1);
+  EXPECT_EQ(wait.revents, POLLERR);
+}
+
+TEST_P(DatagramsToTheDead, AreToldOfByAPollThatDoesNotWait) {
+  EXPECT_TRUE(in_time([&] { return poll_once(fd_) == POLLERR; }));
+}
+
+TEST_P(DatagramsToTheDead, AreToldOfByASet) {
+  const Set set(fd_, 0);
+  EXPECT_EQ(set.wait(10'000), fd_);
+}
+
+TEST_P(DatagramsToTheDead, AreToldOfByASetThatDoesNotWait) {
+  const Set set(fd_, EPOLLIN);
+  EXPECT_TRUE(in_time([&] { return set.wait() == fd_; }));
+}
+
+TEST_P(DatagramsToTheDead, AreToldOfAsTheErrorOfTheSocket) {
+  int error = 0;
+  EXPECT_TRUE(in_time([&] {
+    socklen_t size = sizeof error;
+    return ::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error != 0;
+  }));
+  EXPECT_EQ(error, ECONNREFUSED);
+}
+
+INSTANTIATE_TEST_SUITE_P(That, DatagramsToTheDead, ::testing::Bool(), [](const auto& tested) {
+  return std::string(tested.param ? "Answered" : "OnlyHeard");
+});
+
+// One that ends says so.
+TEST(DatagramEnds, WhatIsSentToOneThatHasEndedIsRefusedAtOnce) {
+  for (int i = 0; i < 8; ++i) {
+    const DeadReceiver far;
+    const Socket near = sender_to(far);
+    far.talk_to(near);
+    near.send("leave!");
+    EXPECT_EQ(exit_status(far.child), 0);
+    near.send("late");
+    int error = 0;
+    socklen_t size = sizeof error;
+    EXPECT_EQ(::getsockopt(near.fd.get(), SOL_SOCKET, SO_ERROR, &error, &size), 0);
+    ASSERT_EQ(error, ECONNREFUSED) << i;
+  }
 }
 
 // Who has its address next gets what is sent there from then on.

@@ -64,19 +64,29 @@ struct Echo {
 };
 
 struct Alarm {
-  explicit Alarm(void (*handler)(int), int flags) {
+  explicit Alarm(void (*handler)(int), int flags, int microseconds = 300) {
+    stopped = 0;
     struct sigaction action {};
     action.sa_handler = handler;
     action.sa_flags = flags;
     ::sigaction(SIGALRM, &action, nullptr);
-    const itimerval often{.it_interval = {.tv_sec = 0, .tv_usec = 300},
-                          .it_value = {.tv_sec = 0, .tv_usec = 300}};
+    const itimerval often{.it_interval = {.tv_sec = 0, .tv_usec = microseconds},
+                          .it_value = {.tv_sec = 0, .tv_usec = microseconds}};
     ::setitimer(ITIMER_REAL, &often, nullptr);
   }
+  // From a handler, at its end: what it interrupts goes on in between, however long it takes.
+  static void once_more(int microseconds) {
+    const itimerval once{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_usec = microseconds}};
+    if (stopped == 0) ::setitimer(ITIMER_REAL, &once, nullptr);
+  }
   static void stop() {
+    stopped = 1;
     const itimerval never{};
     ::setitimer(ITIMER_REAL, &never, nullptr);
   }
+
+ private:
+  static inline volatile sig_atomic_t stopped = 0;
 };
 
 sigjmp_buf jump_to;
@@ -182,6 +192,33 @@ TEST(DatagramCorners, OtherThreadsGoOnAfterAJumpOutOfAReceiveCall) {
     return received == 5000 && jumps > 0;
   });
   EXPECT_EQ(status, 0);
+}
+
+const Socket* handlers_receiver = nullptr;
+void receive_in_handler(int) {
+  const int error = errno;
+  char bytes[16];
+  for (int i = 0; i < 3; ++i)
+    (void)::recv(handlers_receiver->fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+  Alarm::once_more(20);
+  errno = error;
+}
+
+// The receiver takes the memory in the middle of a call that sends by the kernel.
+TEST(DatagramCorners, KeepTheirOrderWhereTheReceiverJoinsInTheMiddleOfACall) {
+  for (int round = 0; round < 20; ++round) {
+    const Ends two;
+    handlers_receiver = &two.far;
+    const Alarm alarm(receive_in_handler, SA_RESTART, 20);
+    for (int i = 0; i < 8; ++i) two.near.send("x");
+    Alarm::stop();
+    while (two.far.receive(MSG_DONTWAIT) == "x") continue;
+    two.warm();
+    two.send_by_kernel("first");
+    two.near.send("second");
+    ASSERT_EQ(two.far.receive(), "first") << round;
+    ASSERT_EQ(two.far.receive(), "second") << round;
+  }
 }
 
 int handlers_fd = -1;

@@ -53,6 +53,37 @@ TEST(DatagramMessages, AreSentAsManyAsTheKernelTakes) {
   EXPECT_EQ(many.send(two.near.fd.get()), 1024);
 }
 
+TEST(DatagramMessages, AreReceivedAsManyAsAreAskedFor) {
+  const Awake two;
+  for (int i = 0; i < 1100; ++i) two.near.send("x");
+  Several many(1100, 1);
+  EXPECT_GT(many.receive(two.far.fd.get(), MSG_DONTWAIT), 0);
+  EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "(EAGAIN)");
+}
+
+// An error that comes in the middle of a call is the next one's.
+TEST(DatagramMessages, AreFollowedByTheErrorThatEndedTheirCall) {
+  Two two;
+  std::thread later = in_a_moment(two.far, "awaited");
+  EXPECT_EQ(two.near.receive(), "awaited");
+  later.join();
+  two.far.send("last");
+  two.far.fd.reset();
+  two.near.send("nobody is there");
+  Several both(2, 8);
+  const int got = both.receive(two.near.fd.get(), MSG_DONTWAIT);
+  if (got == 1) {
+    EXPECT_EQ(both.text(0), "last");
+    EXPECT_EQ(poll_once(two.near.fd.get(), 1000) & POLLERR, POLLERR);
+    EXPECT_EQ(two.near.receive(MSG_DONTWAIT), "(ECONNREFUSED)");
+  } else {
+    EXPECT_EQ(got, -1);
+    EXPECT_EQ(errno, ECONNREFUSED);
+    EXPECT_EQ(two.near.receive(MSG_DONTWAIT), "last");
+  }
+  EXPECT_EQ(two.near.receive(MSG_DONTWAIT), "(EAGAIN)");
+}
+
 TEST(DatagramMessages, OfTooManyPartsAreRefused) {
   const Awake two;
   two.near.send("there");
@@ -157,12 +188,75 @@ TEST(DatagramMessages, TellHowFarTheyMayGoWhereThatIsAskedFor) {
 }
 
 TEST(DatagramMessages, RaiseASignalWhereThatIsAskedFor) {
+  int (*const ways[])(int) = {
+      [](int fd) {
+        int on = 1;
+        return ::ioctl(fd, FIOASYNC, &on);
+      },
+      [](int fd) { return ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_ASYNC); },
+  };
+  for (const auto& way : ways) {
+    const Awake two;
+    ASSERT_EQ(way(two.far.fd.get()), 0);
+    two.near.send("by the kernel");
+    EXPECT_TRUE(readable_for_kernel(two.far.fd.get())) << "way " << &way - ways;
+    EXPECT_EQ(two.far.receive(), "by the kernel");
+  }
+}
+
+// What was set before the library looked, and past it.
+TEST(DatagramMessages, ComeWithWhatWasAskedForPastTheLibrary) {
+  struct Asked {
+    int level, option;
+    int told;  // 0: not with each
+  };
+  constexpr Asked kAsked[] = {
+      {IPPROTO_IP, IP_PKTINFO, IP_PKTINFO},
+      {IPPROTO_IP, IP_RECVTTL, IP_TTL},
+      {IPPROTO_IP, IP_RECVTOS, IP_TOS},
+      {IPPROTO_IP, IP_RECVORIGDSTADDR, IP_RECVORIGDSTADDR},
+      {SOL_SOCKET, SO_TIMESTAMP, SCM_TIMESTAMP},
+      {SOL_SOCKET, SO_TIMESTAMPNS, SCM_TIMESTAMPNS},
+      {SOL_SOCKET, SO_TIMESTAMPING, 0},
+      {SOL_SOCKET, SO_RXQ_OVFL, 0},
+      {SOL_SOCKET, SO_REUSEPORT, 0},
+  };
+  for (const auto& [level, option, told] : kAsked) {
+    SCOPED_TRACE(option);
+    const Socket near;
+    const Socket far;
+    near.connect_to(far);
+    const int on = 1;
+    ASSERT_EQ(kernel(SYS_setsockopt, far.fd.get(), level, option, &on, sizeof on), 0);
+    for (int i = 0; i < 60; ++i) {
+      near.send("x");
+      Several one(1, 4);
+      alignas(cmsghdr) char control[64] = {};
+      one.head(0).msg_control = control;
+      one.head(0).msg_controllen = sizeof control;
+      ASSERT_EQ(::recvmsg(far.fd.get(), &one.head(0), 0), 1);
+      const cmsghdr* const head = CMSG_FIRSTHDR(&one.head(0));
+      if (told == 0) continue;
+      ASSERT_NE(head, nullptr) << i;
+      EXPECT_EQ(head->cmsg_level, level);
+      EXPECT_EQ(head->cmsg_type, told);
+    }
+    EXPECT_EQ(shared_mappings(), 0);
+  }
+}
+
+TEST(DatagramMessages, WithANameOfNegativeLengthAreRefused) {
   const Awake two;
-  int on = 1;
-  ASSERT_EQ(::ioctl(two.far.fd.get(), FIOASYNC, &on), 0);
-  two.near.send("by the kernel");
-  EXPECT_TRUE(readable_for_kernel(two.far.fd.get()));
-  EXPECT_EQ(two.far.receive(), "by the kernel");
+  two.near.send("there");
+  Several one(1, 8);
+  sockaddr_in name{};
+  one.head(0).msg_name = &name;
+  one.head(0).msg_namelen = static_cast<socklen_t>(-1);
+  EXPECT_EQ(::recvmsg(two.far.fd.get(), &one.head(0), MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(one.receive(two.far.fd.get(), MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(two.far.receive(), "there");
 }
 
 // A socket may begin and end to wait at any time.

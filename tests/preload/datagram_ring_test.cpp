@@ -111,6 +111,21 @@ TEST_F(DatagramRing, KeepsTheOrderOfBothWays) {
   EXPECT_EQ(take(), "third");
 }
 
+TEST_F(DatagramRing, TellsOfWhatIsSentAndNotCountedYet) {
+  EXPECT_FALSE(receiver_.sender_sends());
+  sender_.begin_sending();
+  sender_.begin_sending();
+  EXPECT_TRUE(receiver_.sender_sends());
+  for (std::uint64_t i = 1; i < 3; ++i) {
+    sender_.sent_by_kernel();
+    sender_.end_sending();
+    EXPECT_EQ(receiver_.kernel_sent(), i);
+    EXPECT_EQ(receiver_.sender_sends(), i == 1);
+  }
+  sender_.end_sending();  // of what it was given before
+  EXPECT_FALSE(receiver_.sender_sends());
+}
+
 TEST_F(DatagramRing, DoesNotWaitForWhatTheKernelHasDropped) {
   receiver_.unwatch();
   sender_.sent_by_kernel();

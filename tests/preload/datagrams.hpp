@@ -104,11 +104,8 @@ inline short poll_once(int fd, int timeout = 0) {
 }
 
 // Whoever polls has them come by memory.
-struct Awake {
-  Awake() {
-    near.connect_to(far);
-    warm();
-  }
+struct Ends {
+  Ends() { near.connect_to(far); }
   void warm() const {
     for (int i = 0; i < 40; ++i) {
       near.send("x");
@@ -138,6 +135,9 @@ struct Awake {
     ASSERT_EQ(::sendmsg(near.fd.get(), &message, 0), static_cast<ssize_t>(text.size()));
   }
   Socket near, far;
+};
+struct Awake : Ends {
+  Awake() { warm(); }
 };
 
 inline std::thread in_a_moment(const Socket& from, const std::string& text) {

@@ -19,6 +19,8 @@
 #include "executed.hpp"
 #include "stream_pair.hpp"
 
+extern "C" int __fcntl(int fd, int command, ...);
+
 namespace farcall::preload {
 namespace {
 
@@ -195,6 +197,13 @@ TEST(Calls, CallsThatAreRefusedLeaveTheConnection) {
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(receive(number), "still there");
   pair.talk(3);
+}
+
+TEST(Calls, ACopyByTheOtherNameOfFcntlIsTheSameSocket) {
+  const UsedPair pair;
+  pair.put("text");
+  const UniqueFd copy(__fcntl(pair.server.get(), F_DUPFD_CLOEXEC, 3));
+  EXPECT_EQ(receive(copy.get(), 16, MSG_DONTWAIT), "text");
 }
 
 // No numbers mean the same to all threads any more.

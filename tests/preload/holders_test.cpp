@@ -18,7 +18,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,6 +33,10 @@
 #include "preload/real.hpp"
 
 extern char** environ;
+// last_library.cpp, where the C library has none
+extern "C" int pidfd_spawn(int* pidfd, const char* path, const posix_spawn_file_actions_t* actions,
+                           const posix_spawnattr_t* attributes, char* const* arguments,
+                           char* const* environment);
 
 namespace farcall::preload {
 namespace {
@@ -148,6 +155,13 @@ void expect_answers_of_cat(Pair& pair, pid_t child) {
   EXPECT_EQ(exit_status(child), 0);
 }
 
+pid_t process_of(int pidfd) {
+  std::ifstream told("/proc/self/fdinfo/" + std::to_string(pidfd));
+  for (std::string line; std::getline(told, line);)
+    if (line.rfind("Pid:", 0) == 0) return std::stoi(line.substr(4));
+  return -1;
+}
+
 TEST(Contract, AForkedChildExecutesAProgramOnTheConnection) {
   Pair pair;
   const pid_t child = in_child([&] {
@@ -169,6 +183,40 @@ TEST(Contract, AChildOfVforkExecutesAProgramOnTheConnection) {
     ::_exit(1);
   }
   expect_answers_of_cat(pair, child);
+}
+
+std::ptrdiff_t count_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::distance(begin(all), end(all));
+}
+
+// It has copies of all descriptors, and the memory is its parent's.
+TEST(Contract, AChildOfVforkClosesNothingOfItsParentAndLeavesNothingOpenThere) {
+  // The peer has no library, so the connection is not moved to memory, but may be.
+  const auto execute_with_connection = [](bool by_vfork) {
+    Address address;
+    const UniqueFd listener = listen_on_loopback(address);
+    const UniqueFd client = connect_to(address);
+    const UniqueFd server(static_cast<int>(kernel(SYS_accept4, listener.get(), 0, 0, 0)));
+    char bytes[4];
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(send(client.get(), "ping"), "4");
+      EXPECT_EQ(kernel(SYS_read, server.get(), bytes, sizeof bytes), 4);
+      EXPECT_EQ(kernel(SYS_write, server.get(), bytes, sizeof bytes), 4);
+      EXPECT_EQ(receive(client.get()), "ping");
+    }
+    EXPECT_EQ(::fcntl(client.get(), F_SETFD, 0), 0);
+    const pid_t child = by_vfork ? ::vfork() : ::fork();
+    if (child == 0) {
+      ::execlp("true", "true", nullptr);
+      ::_exit(1);
+    }
+    EXPECT_EQ(exit_status(child), 0);
+  };
+  execute_with_connection(false);
+  const std::ptrdiff_t before = count_descriptors();
+  for (int i = 0; i < 3; ++i) execute_with_connection(true);
+  EXPECT_EQ(count_descriptors(), before);
 }
 
 // A connection to another process that has sent what nobody has read: bytes in memory, if the
@@ -226,6 +274,22 @@ TEST(TcpContract, WhatIsReadAfterAProgramWasNotThereEndsAsEver) {
   EXPECT_EQ(::execv("/proc/self/nothing", const_cast<char**>(arguments)), -1);
   EXPECT_EQ(errno, ENOENT);
   EXPECT_EQ(receive(unread.server()), Unread::kText);
+  unread.close();
+}
+
+TEST(Contract, AProgramThatIsTheChildOfAPidfdReadsWhatWasSentBefore) {
+  Unread unread;
+  ASSERT_EQ(::fcntl(unread.server(), F_SETFD, 0), 0);
+  const std::string command = "timeout 10 head -c " + std::to_string(std::strlen(Unread::kText)) +
+                              " <&" + std::to_string(unread.server()) + " | grep -q '" +
+                              Unread::kText + "'";
+  const char* const arguments[] = {"sh", "-c", command.c_str(), nullptr};
+  int child = -1;
+  ASSERT_EQ(
+      ::pidfd_spawn(&child, "/bin/sh", nullptr, nullptr, const_cast<char**>(arguments), environ),
+      0);
+  const UniqueFd closes(child);
+  EXPECT_EQ(exit_status(process_of(child)), 0);
   unread.close();
 }
 
@@ -313,6 +377,44 @@ TEST(Contract, SeveralDescriptorsCanBePassed) {
       }
     }
   }
+}
+
+// Whatever else comes with it.
+TEST(Contract, ADescriptorBehindCredentialsIsPassedWithWhatIsUnread) {
+  const UsedPair pair;
+  pair.put("unread");
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd by(ends[0]);
+  const UniqueFd to(ends[1]);
+  char byte = 'x';
+  iovec part{.iov_base = &byte, .iov_len = 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* head = CMSG_FIRSTHDR(&message);
+  const ucred own{.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()};
+  *head = {
+      .cmsg_len = CMSG_LEN(sizeof own), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_CREDENTIALS};
+  std::memcpy(CMSG_DATA(head), &own, sizeof own);
+  head = CMSG_NXTHDR(&message, head);
+  const int fd = pair.server.get();
+  *head = {.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+  std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
+  ASSERT_EQ(::sendmsg(by.get(), &message, 0), 1) << errno_name();
+  // Not by the library, which would settle first what this thread has sent.
+  message.msg_controllen = sizeof control;
+  ASSERT_EQ(kernel(SYS_recvmsg, to.get(), &message, 0), 1);
+  head = CMSG_FIRSTHDR(&message);
+  ASSERT_NE(head, nullptr);
+  ASSERT_EQ(head->cmsg_type, SCM_RIGHTS);
+  int got = -1;
+  std::memcpy(&got, CMSG_DATA(head), sizeof got);
+  const UniqueFd passed(got);
+  EXPECT_EQ(receive(passed.get(), 100, MSG_DONTWAIT), "unread");
 }
 
 // Both go on with it, whoever has used it first.

@@ -21,6 +21,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "connected.hpp"
 #include "farcall/memory.hpp"
@@ -203,6 +204,26 @@ TEST(StoppedWhileItLeaves, APeerHoldsUpNoCloseOfWhoIsInterrupted) {
   const itimerval never{};
   EXPECT_EQ(::setitimer(ITIMER_REAL, &never, nullptr), 0);
   attacked.expect_unfinished();
+  expect_more_connections();
+}
+
+// One after the other.
+TEST(StoppedWhileItLeaves, ManyPeersDoNotHoldUpOneCloseEach) {
+  std::vector<std::unique_ptr<Attacked>> all;
+  const Attacked::Attack begins = [&, begun = false](int, const Directions& directions) mutable {
+    if (!begun) directions.in->handback = handback::kAsked;
+    // It has inherited what it is not to keep open.
+    if (!begun)
+      for (const auto& one : all) one->close();
+    begun = true;
+    ::usleep(1000);
+  };
+  for (int i = 0; i < 5; ++i) all.push_back(std::make_unique<Attacked>(begins));
+  for (const auto& one : all) one->begin();
+  const auto start = std::chrono::steady_clock::now();
+  for (const auto& one : all) one->close();
+  // Each alone is worth a second.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 4s);
   expect_more_connections();
 }
 

@@ -186,6 +186,90 @@ TEST_P(Successor, WithoutTheLibraryReadsWhatIsLeft) {
 INSTANTIATE_TEST_SUITE_P(Peers, Successor, ::testing::Range(std::size_t{0}, std::size(kStates)),
                          [](const auto& tested) { return kStates[tested.param]; });
 
+// All ways of executing a program, which inherits the connection.
+const struct {
+  const char* name;
+  int (*go)(const char* const* arguments);
+} kExecutions[] = {
+    {"execv", [](const char* const* all) { return ::execv("/bin/sh", const_cast<char**>(all)); }},
+    {"execvp", [](const char* const* all) { return ::execvp("sh", const_cast<char**>(all)); }},
+    {"execve",
+     [](const char* const* all) { return ::execve("/bin/sh", const_cast<char**>(all), environ); }},
+    {"execvpe",
+     [](const char* const* all) { return ::execvpe("sh", const_cast<char**>(all), environ); }},
+    {"fexecve",
+     [](const char* const* all) {
+       const int file = ::open("/bin/sh", O_RDONLY | O_CLOEXEC);
+       return ::fexecve(file, const_cast<char**>(all), environ);
+     }},
+    {"execveat",
+     [](const char* const* all) {
+       return ::execveat(AT_FDCWD, "/bin/sh", const_cast<char**>(all), environ, 0);
+     }},
+    {"execl",
+     [](const char* const* all) { return ::execl("/bin/sh", "sh", "-c", all[2], nullptr); }},
+    {"execlp", [](const char* const* all) { return ::execlp("sh", "sh", "-c", all[2], nullptr); }},
+    {"execle",
+     [](const char* const* all) {
+       return ::execle("/bin/sh", "sh", "-c", all[2], nullptr, environ);
+     }},
+    {"SYS_execve",
+     [](const char* const* all) {
+       return static_cast<int>(::syscall(SYS_execve, "/bin/sh", all, environ));
+     }},
+    {"SYS_execveat",
+     [](const char* const* all) {
+       return static_cast<int>(::syscall(SYS_execveat, AT_FDCWD, "/bin/sh", all, environ, 0));
+     }},
+};
+
+class Executed : public ::testing::TestWithParam<std::size_t> {};
+
+TEST_P(Executed, FindsWhatIsUnread) {
+  const Steps steps;
+  const Connected connected = with_child([&](int peer) {
+    for (;;) {
+      steps.await();
+      require(::send(peer, "unread", 6, MSG_NOSIGNAL) == 6, "send");
+      steps.done();
+    }
+  });
+  const int fd = connected.fd.get();
+  steps.step();
+  // On a busy machine it may have found its reader asleep, to whom the kernel brings it.
+  for (int i = 0; i < 1000 && preloaded() && readable_for_kernel(fd); ++i) {
+    char bytes[6];
+    ASSERT_EQ(::recv(fd, bytes, sizeof bytes, 0), 6);
+    steps.step();
+  }
+  if (preloaded()) {
+    EXPECT_FALSE(readable_for_kernel(fd)) << "not in memory";
+  }
+  int said[2];
+  ASSERT_EQ(::pipe2(said, O_CLOEXEC), 0);
+  const UniqueFd said_in(said[0]);
+  UniqueFd said_out(said[1]);
+  Child successor([&] {
+    require(::dup2(said_out.get(), STDOUT_FILENO) == 1, "dup2");
+    const std::string script = "head -c 6 <&" + std::to_string(fd);
+    const char* const arguments[] = {"sh", "-c", script.c_str(), nullptr};
+    kExecutions[GetParam()].go(arguments);
+    require(false, "execute");
+  });
+  said_out.reset();
+  std::string text(6, '.');
+  std::size_t got = 0;
+  for (ssize_t part = 1; part > 0; got += static_cast<std::size_t>(part)) {
+    part = ::read(said_in.get(), text.data() + got, text.size() - got);
+    ASSERT_GE(part, 0);
+  }
+  EXPECT_EQ(text, "unread");
+  EXPECT_EQ(successor.status(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Executed, ::testing::Range(std::size_t{0}, std::size(kExecutions)),
+                         [](const auto& tested) { return kExecutions[tested.param].name; });
+
 TEST(Leaving, GoesOnAtOnceWithManyConnections) {
   constexpr std::size_t kSent = 100'000;
   std::vector<Connected> all;

@@ -2,7 +2,9 @@
 //
 // Many unix connections of processes that talk to each other: all of them come to go through
 // memory, while few descriptors are used for their ends to find each other.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -55,6 +57,38 @@ void in_child_with_descriptors(rlim_t count, Work work) {
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+// It holds what this process holds, but for a moment.
+void kill_a_child() {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd has_begun(ends[0]);
+  const UniqueFd begins(ends[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    (void)!::write(begins.get(), "b", 1);
+    for (;;) ::pause();
+  }
+  char byte;
+  ASSERT_EQ(::read(has_begun.get(), &byte, 1), 1);
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+// As many as there may be at all, several times, while children that hold them are killed; after
+// more children than may live at a time.
+TEST(ManyConnections, OfChildrenThatWereKilledMakeRoomForOthers) {
+  constexpr std::size_t kAtOnce = 390;
+  constexpr int kRounds = 100;
+  const Pair first;
+  for (int i = 0; i < 300; ++i) kill_a_child();
+  for (int round = 0; round < kRounds; ++round) {
+    const std::vector<Ends> all(kAtOnce);
+    kill_a_child();
+  }
+  const std::vector<Ends> others(kAtOnce);
+  const Pair last;
 }
 
 // Of 256 descriptors 16 are used for that at a time.

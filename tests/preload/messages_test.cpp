@@ -264,5 +264,16 @@ TEST(Calls, EachDatagramHasATimeForWhoAsks) {
   }
 }
 
+// --- errors
+
+// Of unix sockets the kernel overlooks the flag.
+TEST(Calls, WhoAsksForErrorsTakesNoBytesOfTcp) {
+  const UsedPair pair;
+  pair.put("there");
+  EXPECT_EQ(receive(pair.server.get(), 100, MSG_ERRQUEUE | MSG_DONTWAIT),
+            over_unix() ? "there" : "(EAGAIN)");
+  EXPECT_EQ(receive(pair.server.get(), 100, MSG_DONTWAIT), over_unix() ? "(EAGAIN)" : "there");
+}
+
 }  // namespace
 }  // namespace farcall::preload

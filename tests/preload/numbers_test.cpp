@@ -113,6 +113,20 @@ TEST(Numbers, OfARangeAreClosedUpToTheLast) {
   EXPECT_EQ(receive(pair.server.get()), "(end)");
 }
 
+TEST(Numbers, FromOneOnAreClosedWithIt) {
+  const UsedPair pair;
+  pair.put("unread");
+  const pid_t child = in_child([&] {
+    const int first = pair.server.get();
+    ::closefrom(first);
+    EXPECT_EQ(::fcntl(first, F_GETFD), -1);
+    EXPECT_EQ(errno, EBADF);
+  });
+  EXPECT_EQ(exit_status(child), 0);
+  // Those of the child were copies.
+  EXPECT_EQ(receive(pair.server.get()), "unread");
+}
+
 TEST(Numbers, ThatAreNoneCannotBeDuplicatedOntoThemselves) {
   const Pair pair;
   const int fd = pair.client.get();

@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -24,6 +25,7 @@
 
 #include "calls.hpp"
 #include "farcall/memory.hpp"
+#include "preload/real.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
@@ -48,6 +50,35 @@ TEST(TcpCalls, AnOptionIsCutToTheRoomThatThereIs) {
   int value = 0;
   EXPECT_EQ(::getsockopt(pair.client.get(), IPPROTO_TCP, TCP_NODELAY, &value, &negative), -1);
   EXPECT_EQ(errno, EINVAL);
+}
+
+TEST(TcpCalls, NoDelayStaysAsItWasSet) {
+  for (const int wanted : {0, 1}) {
+    Pair pair(false);
+    set_option(pair.client.get(), IPPROTO_TCP, TCP_NODELAY, wanted);
+    pair.warm_up();
+    const auto nodelay = [&] {
+      int value = -1;
+      socklen_t size = sizeof value;
+      EXPECT_EQ(::getsockopt(pair.client.get(), IPPROTO_TCP, TCP_NODELAY, &value, &size), 0);
+      return value;
+    };
+    EXPECT_EQ(nodelay(), wanted);
+    set_option(pair.client.get(), IPPROTO_TCP, TCP_NODELAY, 1 - wanted);
+    EXPECT_EQ(nodelay(), 1 - wanted);
+  }
+}
+
+// Who asks to connect with the first bytes has connected already.
+TEST(TcpCalls, NothingIsSentAsIfToConnect) {
+  const UsedPair pair;
+  constexpr int kFlags = MSG_FASTOPEN | MSG_NOSIGNAL;
+  const long refused = kernel(SYS_sendto, pair.client.get(), "x", 1, kFlags, nullptr, 0);
+  ASSERT_LT(refused, 0);
+  EXPECT_EQ(send(pair.client.get(), "x", kFlags),
+            std::string("(") + strerrorname_np(static_cast<int>(-refused)) + ")");
+  EXPECT_EQ(receive(pair.server.get(), 1, MSG_DONTWAIT), "(EAGAIN)");
+  pair.talk(3);
 }
 
 TEST(TcpCalls, WhatIsCorkedIsTheKernelsToHoldBack) {
@@ -268,6 +299,71 @@ TEST(TcpCalls, WhoSendsAnUrgentByteStaysWithTheKernel) {
   EXPECT_EQ(receive(pair.server.get()), "!");
   pair.talk(40);
   EXPECT_LT(stream_mappings(), before + 2);
+}
+
+// From the client, which has sent an urgent byte that the server leaves out.
+void expect_all_by_kernel(const UsedPair& pair) {
+  for (int i = 0; i < 200 && !testing::Test::HasFailure(); ++i) {
+    pair.put("text");
+    EXPECT_TRUE(readable_for_kernel(pair.server.get())) << i;
+    epoll_event event{};
+    EXPECT_EQ(::epoll_wait(pair.set.get(), &event, 1, 10'000), 1) << i;
+    EXPECT_EQ(receive(pair.server.get(), 4, MSG_DONTWAIT), "text") << i;
+  }
+}
+
+// Neither does it when the byte goes another way, which is the kernel's anyway.
+TEST(TcpCalls, WhoSendsAnUrgentByteBehindACorkStaysWithTheKernel) {
+  const UsedPair pair;
+  set_option(pair.client.get(), IPPROTO_TCP, TCP_CORK, 1);
+  EXPECT_EQ(send(pair.client.get(), "!", MSG_OOB), "1");
+  set_option(pair.client.get(), IPPROTO_TCP, TCP_CORK, 0);
+  expect_all_by_kernel(pair);
+}
+
+TEST(TcpCalls, WhoSendsAnUrgentByteWithMoreStaysWithTheKernel) {
+  const UsedPair pair;
+  char byte = '!';
+  iovec part{.iov_base = &byte, .iov_len = 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const mark = CMSG_FIRSTHDR(&message);
+  mark->cmsg_level = SOL_SOCKET;
+  mark->cmsg_type = SO_TIMESTAMPING;  // none
+  mark->cmsg_len = CMSG_LEN(sizeof(int));
+  ASSERT_EQ(::sendmsg(pair.client.get(), &message, MSG_OOB), 1) << std::strerror(errno);
+  expect_all_by_kernel(pair);
+}
+
+// At the byte the kernel says that it has nothing, whatever stands behind it.
+TEST(TcpCalls, WhatStandsBehindAnUrgentByteIsReadWithoutWaiting) {
+  const UsedPair pair;
+  EXPECT_EQ(send(pair.client.get(), "!", MSG_OOB), "1");
+  expect_all_by_kernel(pair);
+}
+
+// What the two ends count does not meet then, so nobody can wait until it does.
+TEST(TcpCalls, NobodyWaitsForAnUrgentByteThatIsLeftOut) {
+  constexpr int kPairs = 50;
+  int without_waiting = 0;
+  for (int i = 0; i < kPairs && without_waiting == 0; ++i) {
+    const Pair pair;
+    EXPECT_EQ(send(pair.client.get(), "text"), "4");
+    EXPECT_EQ(send(pair.client.get(), "!", MSG_OOB), "1");
+    EXPECT_EQ(receive(pair.server.get()), "text");
+    int slow = 0;
+    for (int k = 0; k < 3; ++k) {
+      const auto start = std::chrono::steady_clock::now();
+      EXPECT_EQ(receive(pair.server.get(), 10, MSG_DONTWAIT), "(EAGAIN)");
+      if (std::chrono::steady_clock::now() - start > 5ms) ++slow;
+    }
+    if (slow == 0) ++without_waiting;
+  }
+  EXPECT_GT(without_waiting, 0);
 }
 
 }  // namespace

@@ -281,8 +281,8 @@ int fill(const std::string& text, Send send_one) {
   return count;
 }
 
-TEST(Packets, ThereIsRoomForAsManyAsInTheKernel) {
-  for (const int room : {0, 2304, 20'000, 100'000})
+void expect_as_much_room_as_in_the_kernel(int option, const std::vector<int>& rooms) {
+  for (const int room : rooms)
     for (const std::size_t size : {std::size_t{0}, std::size_t{64}, std::size_t{700},
                                    std::size_t{2000}, std::size_t{9000}}) {
       const Packets both;
@@ -290,7 +290,7 @@ TEST(Packets, ThereIsRoomForAsManyAsInTheKernel) {
       const std::string text(size, 'f');
       if (room != 0) {
         for (const int fd : {both.a(), plain.a()}) {
-          ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room), 0);
+          ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, option, &room, sizeof room), 0);
         }
       }
       const int kept = fill(text, [&](const std::string& one) {
@@ -309,6 +309,21 @@ TEST(Packets, ThereIsRoomForAsManyAsInTheKernel) {
       }
       EXPECT_EQ(receive(both.b(), 10, MSG_DONTWAIT), "(EAGAIN)");
     }
+}
+
+TEST(Packets, ThereIsRoomForAsManyAsInTheKernel) {
+  expect_as_much_room_as_in_the_kernel(SO_SNDBUF, {0, 2304, 20'000, 100'000});
+}
+
+TEST(Packets, ThereIsRoomForAsManyAsInTheKernelThoughItIsForced) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may force that";
+  const Packets both(false);
+  const int room = 2304;
+  if (::setsockopt(both.a(), SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room) != 0) {
+    ASSERT_EQ(errno, EPERM);
+    return;  // root may not everywhere
+  }
+  expect_as_much_room_as_in_the_kernel(SO_SNDBUFFORCE, {2304, 20'000});
 }
 
 TEST(Packets, OneThatIsTooLongIsRefused) {

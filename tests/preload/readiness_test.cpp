@@ -329,5 +329,18 @@ TEST(Readiness, WhatWasToldOfIsThere) {
   for (const pid_t child : children) EXPECT_EQ(exit_status(child), 0);
 }
 
+// What there is to read or to write has another name each.
+TEST(Readiness, IsToldByItsOtherNameToo) {
+  const WaitingPeer peer;
+  const UniqueFd set = new_set();
+  peer.put_there();
+  add(set.get(), peer.server.get(), EPOLLRDNORM);
+  EXPECT_EQ(wait(set.get()), EPOLLRDNORM);
+  epoll_event event{.events = EPOLLWRNORM, .data = {.u64 = kToken}};
+  EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, peer.server.get(), &event), 0);
+  EXPECT_EQ(wait(set.get()), EPOLLWRNORM);
+  peer.take();
+}
+
 }  // namespace
 }  // namespace farcall::preload::readiness

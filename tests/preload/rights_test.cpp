@@ -63,6 +63,16 @@ TEST(TcpCalls, WhoBecomesSomebodyElseLeavesWhatItHasAndBeginsAnew) {
       [] { return ::setreuid(4711, 4711); },
       [] { return ::setregid(4711, 4711); },
       [] { return static_cast<int>(::syscall(SYS_setresuid, 4711, 4711, 4711)); },
+      [] { return static_cast<int>(::syscall(SYS_setuid, 4711)); },
+      [] { return static_cast<int>(::syscall(SYS_setgid, 4711)); },
+      [] { return static_cast<int>(::syscall(SYS_setreuid, 4711, 4711)); },
+      [] { return static_cast<int>(::syscall(SYS_setregid, 4711, 4711)); },
+      [] { return static_cast<int>(::syscall(SYS_setresgid, 4711, 4711, 4711)); },
+      [] { return static_cast<int>(::syscall(SYS_chroot, "/")); },
+      [] {
+        const UniqueFd same(::open("/proc/self/ns/uts", O_RDONLY | O_CLOEXEC));
+        return static_cast<int>(::syscall(SYS_setns, same.get(), 0));
+      },
       [] { return ::chroot("/"); },
       [] { return ::unshare(CLONE_NEWNS); },
       enter_another_network,
@@ -280,7 +290,8 @@ TEST(Calls, WhoMayOnlyReadAndWriteStillReadsAndWrites) {
 }
 
 // Kills this process at its first call that is none of these.
-void allow_only(const std::vector<long>& calls, bool by_number = false) {
+enum class By { name, number, old_number };
+void allow_only(const std::vector<long>& calls, By by = By::name) {
   std::vector<sock_filter> steps{{BPF_LD | BPF_W | BPF_ABS, 0, 0, 0}};
   for (const long call : calls) {
     steps.push_back({BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<std::uint32_t>(call)});
@@ -290,19 +301,20 @@ void allow_only(const std::vector<long>& calls, bool by_number = false) {
   const sock_fprog program{.len = static_cast<unsigned short>(steps.size()),
                            .filter = steps.data()};
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  if (by_number)
-    ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
-  else
-    ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+  switch (by) {
+    case By::name: ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program); break;
+    case By::number: ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program); break;
+    case By::old_number: ::syscall(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program); break;
+  }
   std::vector<sock_filter>().swap(steps);
 }
 
 TEST(Calls, WhoFiltersItsCallsMakesNoneThatItDidNotMakeBefore) {
-  for (const bool by_number : {false, true})
+  for (const By by : {By::name, By::number, By::old_number})
     for (const int rounds : {0, 2, 50})
       confine_after(rounds, [=] {
         // Memory is given back when the filter is there.
-        allow_only({SYS_read, SYS_write, SYS_exit, SYS_exit_group, SYS_munmap, SYS_brk}, by_number);
+        allow_only({SYS_read, SYS_write, SYS_exit, SYS_exit_group, SYS_munmap, SYS_brk}, by);
       });
 }
 
@@ -343,6 +355,22 @@ const bool kPlayed = [] {
   return true;
 }();
 
+void forbid_threads_with_descriptors_of_their_own() {
+  sock_filter steps[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[0])),
+      BPF_STMT(BPF_ALU | BPF_AND | BPF_K, CLONE_THREAD | CLONE_FILES),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, CLONE_THREAD, 1, 0),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+  };
+  const sock_fprog program{.len = std::size(steps), .filter = steps};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    ::_exit(4);
+}
+
 // What a process is started under it has not chosen, and it may know nothing of it.
 TEST(Calls, AFilterThatIsInheritedKillsNobodyWhoTalks) {
   ASSERT_TRUE(kPlayed);
@@ -361,10 +389,27 @@ TEST(Calls, AFilterThatIsInheritedKillsNobodyWhoTalks) {
       [] { filter_calls({}, {SYS_nanosleep}); },
       [] { filter_calls({}, {SYS_epoll_pwait}); },
       [] { filter_calls({}, {SYS_tkill}); },
+      [] { filter_calls({}, {SYS_getppid}); },
+      forbid_threads_with_descriptors_of_their_own,
   };
   for (const auto& filter : filters) {
     const auto [status, said] = execute_as("is forbidden memory", {}, filter);
     EXPECT_EQ(status, 0) << "filter " << &filter - filters << ": " << said;
+  }
+}
+
+// Whatever it is that the library might want to call one day.
+TEST(Calls, AFilterThatKillsAtACallOfTheLibraryKillsNobodyWhoTalks) {
+  static long forbidden;
+  for (const long call :
+       {SYS_pidfd_open,  SYS_pidfd_getfd,   SYS_ftruncate,         SYS_fstatfs,     SYS_mremap,
+        SYS_getresuid,   SYS_tgkill,        SYS_rt_tgsigqueueinfo, SYS_pselect6,    SYS_ppoll,
+        SYS_sched_yield, SYS_rt_sigpending, SYS_readlinkat,        SYS_getdents64,  SYS_epoll_ctl,
+        SYS_close_range, SYS_sendmsg,       SYS_recvmsg,           SYS_getpeername, SYS_shutdown}) {
+    forbidden = call;
+    const auto [status, said] =
+        execute_as("is forbidden memory", {}, [] { filter_calls({}, {forbidden}); });
+    EXPECT_EQ(status, 0) << call << ": " << said;
   }
 }
 TEST(Calls, AFilterThatForbidsOtherThingsKeepsNobodyFromMemory) {

@@ -28,6 +28,7 @@ inline long send_now(Sender& sender, const Ring& ring, int fd, Span& from) {
       sender.use_kernel(ring);
       break;
     }
+    case Sender::Way::crowded:
     case Sender::Way::kernel: break;
   }
   if (!sender.enter_kernel(ring)) return kNothing;

@@ -125,7 +125,66 @@ TEST(Select, OfMoreDescriptorsThanThereCanBeReadsThoseThatThereAre) {
   EXPECT_EQ(exit_status(child), 0);
 }
 
+TEST(Select, TellsOfNothingUrgentWhereThereIsNone) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  pair.put();
+  fd_set read;
+  fd_set urgent;
+  FD_ZERO(&read);
+  FD_ZERO(&urgent);
+  FD_SET(fd, &read);
+  FD_SET(fd, &urgent);
+  timeval none{};
+  EXPECT_EQ(::select(fd + 1, &read, nullptr, &urgent, &none), 1);
+  EXPECT_TRUE(FD_ISSET(fd, &read));
+  EXPECT_FALSE(FD_ISSET(fd, &urgent));
+}
+
 // --- poll
+
+TEST(Poll, TellsOfANumberThatIsNotOpen) {
+  const Pair pair;
+  UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const int closed = file.get();
+  file.reset();
+  pollfd both[2] = {{.fd = pair.server.get(), .events = POLLIN, .revents = 0},
+                    {.fd = closed, .events = POLLIN, .revents = 0}};
+  EXPECT_EQ(::poll(both, 2, 0), 1);
+  EXPECT_EQ(both[0].revents, 0);
+  EXPECT_EQ(both[1].revents, POLLNVAL);
+}
+
+// By number the size of the mask is said, and the kernel knows one.
+TEST(Poll, AMaskOfAnotherSizeIsRefused) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  pair.put();
+  const int fd = pair.server.get();
+  sigset_t mask;
+  ::sigemptyset(&mask);
+  const timespec none{};
+  for (const std::size_t size : {0UL, 4UL, 16UL, sizeof mask}) {
+    pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::syscall(SYS_ppoll, &one, 1, &none, &mask, size), -1) << size;
+    EXPECT_EQ(errno, EINVAL);
+    fd_set read;
+    FD_ZERO(&read);
+    FD_SET(fd, &read);
+    struct {
+      const sigset_t* mask;
+      std::size_t size;
+    } with{.mask = &mask, .size = size};
+    EXPECT_EQ(::syscall(SYS_pselect6, fd + 1, &read, nullptr, nullptr, &none, &with), -1) << size;
+    EXPECT_EQ(errno, EINVAL);
+    epoll_event event{};
+    EXPECT_EQ(::syscall(SYS_epoll_pwait, set.get(), &event, 1, 0, &mask, size), -1) << size;
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_EQ(wait(set.get()), EPOLLIN);
+}
 
 TEST(Poll, OfVeryManyEntriesTellsOfEach) {
   const Pair pair;

@@ -98,6 +98,26 @@ TEST(Set, TellsOnceWhereThatIsAskedForWithBytesThere) {
   }
 }
 
+// The kernel tells of the end of whatever has been changed, but not of what it has told of once.
+TEST(Set, TellsOfNoEndWhereItHasToldOnce) {
+  Pair pair;
+  const int fd = pair.server.get();
+  const UniqueFd set = new_set();
+  add(set.get(), fd);
+  exchange(pair, set.get());
+  pair.put();
+  epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = kToken}};
+  ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
+  EXPECT_EQ(wait(set.get()), EPOLLIN);
+  pair.take();
+  pair.client.reset();
+  ASSERT_EQ(::shutdown(fd, SHUT_WR), 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(wait(set.get(), i), 0U);
+  ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
+  EXPECT_EQ(wait(set.get()), EPOLLIN | EPOLLHUP);
+  EXPECT_EQ(wait(set.get(), 0), 0U);
+}
+
 TEST(Set, IsToldOfASocketThatIsInAnotherToo) {
   const FarPeer peer;
   const UniqueFd sets[] = {new_set(), new_set()};

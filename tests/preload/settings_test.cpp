@@ -126,6 +126,9 @@ TEST(Settings, OfTheRingMultiplyUnlessItsBytesAreGiven) {
   for (const char* const eight : {"FARCALL_RING_BYTES=8K", "FARCALL_RING_BYTES=8k"})
     EXPECT_EQ(read({eight}).ring_bytes, 8192U) << eight;
   EXPECT_EQ(read({"FARCALL_RING_BYTES=64m"}).ring_bytes, 64U << 20);
+  EXPECT_EQ(read({"FARCALL_RING_SIZE=65536", "FARCALL_PACKET_SIZE=65536"}).ring_bytes, 64U << 20)
+      << "at most";
+  EXPECT_EQ(read({"FARCALL_MAX_SOCKETS=1000000"}).max_sockets, 1'000'000U);
   EXPECT_TRUE(complaints.empty());
 }
 
@@ -177,16 +180,30 @@ TEST(Settings, ListAsManyEndpointsAsThereIsRoomFor) {
   EXPECT_EQ(complaints.size(), 1U);
 }
 
+// What is too long for any address is none, and what is said of it fits a line.
+TEST(Settings, OfAnyLengthAreReadOrComplainedOf) {
+  for (std::size_t length = 40; length < 90; ++length) {
+    const std::string variable = "FARCALL_EXCLUDE=" + std::string(length, '1');
+    EXPECT_EQ(read({variable.c_str()}).exclude.count, 0U) << length;
+    EXPECT_EQ(complaints.size(), 1U) << length;
+  }
+  const std::string variable = "FARCALL_EXCLUDE=" + std::string(100'000, '1');
+  EXPECT_EQ(read({variable.c_str()}).exclude.count, 0U);
+  ASSERT_EQ(complaints.size(), 1U);
+  EXPECT_LT(complaints[0].size(), 1000U);
+}
+
 class BadSetting : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(
     Values, BadSetting,
     testing::Values("FARCALL_LOG_LEVEL=loud", "LOOPKB_RING_SIZE=many", "FARCALL_RING_SIZE=0",
-                    "FARCALL_RING_BYTES=", "FARCALL_RING_BYTES=1G", "FARCALL_RING_BYTES=-1",
-                    "FARCALL_RING_BYTES=99999999999999999999", "LOOPKB_PACKET_SIZE=1500x",
-                    "FARCALL_MAX_SOCKETS=0", "FARCALL_USERS=me", "FARCALL_TCP=maybe",
-                    "FARCALL_ACCELERATE=localhost:80", "FARCALL_ACCELERATE=127.0.0.1:80-70",
-                    "FARCALL_EXCLUDE=127.0.0.1:65536", "FARCALL_EXCLUDE=[::1:80",
-                    "FARCALL_EXCLUDE=127.0.0.1:,*"));
+                    "FARCALL_RING_SIZE=65537", "FARCALL_PACKET_SIZE=65537",
+                    "FARCALL_MAX_SOCKETS=1000001", "FARCALL_RING_BYTES=", "FARCALL_RING_BYTES=1G",
+                    "FARCALL_RING_BYTES=-1", "FARCALL_RING_BYTES=99999999999999999999",
+                    "LOOPKB_PACKET_SIZE=1500x", "FARCALL_MAX_SOCKETS=0", "FARCALL_USERS=me",
+                    "FARCALL_TCP=maybe", "FARCALL_ACCELERATE=localhost:80",
+                    "FARCALL_ACCELERATE=127.0.0.1:80-70", "FARCALL_EXCLUDE=127.0.0.1:65536",
+                    "FARCALL_EXCLUDE=[::1:80", "FARCALL_EXCLUDE=127.0.0.1:,*"));
 
 TEST_P(BadSetting, IsOneComplaintAndTheDefault) {
   const Settings all = read({GetParam()});

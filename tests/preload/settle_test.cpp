@@ -28,6 +28,7 @@ using namespace std::chrono_literals;
 
 constexpr std::uint32_t kSides = 4;
 constinit std::array<std::atomic<int>, kSides> reclaimed{};
+constinit std::atomic<bool> kernel_has_room{true};
 
 // As the library's: what belongs to each process stands behind what all share.
 Side* sides() {
@@ -49,8 +50,14 @@ std::uint32_t index_of(const Side& side) noexcept {
   return static_cast<std::uint32_t>(&side - sides());
 }
 
+// There are no sockets of datagrams.
+constinit std::atomic<std::uint32_t> detail::udp_unsettled{0};
+constinit thread_local bool detail::udp_has_sent = false;
+void detail::udp_settle(bool) noexcept {}
+
 bool reclaim(Side& side, int, bool) noexcept {
   ++reclaimed[index_of(side)];
+  if (!kernel_has_room) return true;
   side.out().control->head.store(side.sender.position());
   return true;
 }
@@ -157,6 +164,67 @@ TEST_F(Settling, DoesNotWaitForWhatOthersHold) {
   own.join();
   settle_before_sleep();
   EXPECT_EQ(reclaimed[0], 1);
+}
+
+TEST_F(Settling, LooksAgainAfterWhatTheKernelHadNoRoomFor) {
+  put(sides()[0]);
+  kernel_has_room = false;
+  settle_before_sleep();
+  EXPECT_EQ(reclaimed[0], 1);
+  kernel_has_room = true;
+  settle_before_sleep();
+  EXPECT_EQ(reclaimed[0], 2);
+  settle_before_sleep();
+  EXPECT_EQ(reclaimed[0], 2);
+}
+
+// As many as are looked at at all may have to wait for room.
+TEST_F(Settling, LooksAfterWhatIsNewThoughTheKernelHasRoomForNothingElse) {
+  kernel_has_room = false;
+  for (int i = 0; i < 1024; ++i) {
+    forget_put(sides()[0]);
+    put(sides()[0]);
+  }
+  settle_before_sleep();
+  put(sides()[1]);
+  kernel_has_room = true;
+  settle_before_sleep();
+  EXPECT_EQ(reclaimed[1], 1);
+}
+
+// The descriptor may be another file's afterwards.
+TEST_F(Settling, LooksAtNothingAfterTheEndOfADescriptor) {
+  put(sides()[0]);
+  kernel_has_room = false;
+  settle_before_close(3);
+  EXPECT_EQ(reclaimed[0], 1);
+  kernel_has_room = true;
+  EXPECT_EQ(detail::unsettled.load(), 0U);
+}
+
+// The other one may have much else to do.
+TEST_F(Settling, OfTwoWhoSendOnOneConnectionIsEithersToDo) {
+  for (const bool sleeps_first : {true, false}) {
+    reclaimed[0] = 0;
+    std::atomic<int> step{0};
+    std::thread other([&] {
+      put(sides()[0]);
+      step = 1;
+      while (step != 2) std::this_thread::yield();
+      if (sleeps_first) settle_before_sleep();
+      step = 3;
+      while (step != 4) std::this_thread::yield();
+    });
+    while (step != 1) std::this_thread::yield();
+    put(sides()[0]);
+    step = 2;
+    while (step != 3) std::this_thread::yield();
+    if (!sleeps_first) settle_before_sleep();
+    EXPECT_EQ(reclaimed[0], 1) << sleeps_first;
+    step = 4;
+    other.join();
+    settle_everything();
+  }
 }
 
 TEST_F(Settling, LosesNoneThatIsNotedAgain) {

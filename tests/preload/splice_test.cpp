@@ -62,6 +62,25 @@ TEST(Calls, SplicingDoesNotWaitForRoomWhereItMayNot) {
   EXPECT_EQ(got, text);
 }
 
+// What the flags ask for makes no difference to bytes that are copied.
+TEST(Calls, SplicingWithAnyFlagMovesWhatIsThere) {
+  const UsedPair pair;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  ASSERT_EQ(::fcntl(pair.server.get(), F_SETFL, O_NONBLOCK), 0);
+  constexpr unsigned kFlags[] = {SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE, SPLICE_F_NONBLOCK};
+  for (const unsigned flags : kFlags) {
+    pair.put("hello");
+    ASSERT_EQ(::splice(pair.server.get(), nullptr, in.get(), nullptr, 5, flags), 5)
+        << flags << ": " << errno_name();
+    char bytes[5] = {};
+    ASSERT_EQ(::read(out.get(), bytes, sizeof bytes), 5);
+    EXPECT_EQ(std::string(bytes, 5), "hello");
+  }
+}
+
 // Others do not know of that: they wait.
 TEST(Calls, SplicingFromAUnixStreamDoesNotWaitForBytesWhereItMayNot) {
   const Pair pair;

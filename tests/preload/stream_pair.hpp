@@ -110,6 +110,8 @@ inline std::string send(int fd, const std::string& text, int flags = MSG_NOSIGNA
 
 // Both ends of a connection, in this process; `warm`: accelerated, where the library is there.
 struct Pair {
+  struct Unmade {};
+  explicit Pair(Unmade) {}  // for who makes it himself
   explicit Pair(bool warm = true) {
     connect();
     if (warm) warm_up();
@@ -154,7 +156,9 @@ struct Pair {
 // The server waits for it in an epoll set, and more has been sent than one page: with the library,
 // bytes go through memory.
 struct UsedPair : Pair {
-  UsedPair() : set(::epoll_create1(EPOLL_CLOEXEC)) {
+  using MakeSet = long (*)();
+  explicit UsedPair(MakeSet make_set = [] { return long{::epoll_create1(EPOLL_CLOEXEC)}; })
+      : set(static_cast<int>(make_set())) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = 1}};
     EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, server.get(), &event), 0);
     // Where others compete for the processor a set does not look at its sockets at once.

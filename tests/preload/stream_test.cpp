@@ -357,14 +357,71 @@ TEST(RoomForAll, IsThereForAsLongAsItIsNeeded) {
     EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, &size), 0);
     return bytes;
   };
+  const auto locks = [fd = socket.get()] {
+    int bits = 0;
+    socklen_t size = sizeof bits;
+    EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &bits, &size), 0);
+    return bits;
+  };
   const int before = room();
   for (const bool wanted : {true, false}) {
     {
-      const RoomForAll all(socket.get(), wanted);
+      const RoomForAll all(socket.get(), wanted ? 100'000 : 0);
       EXPECT_EQ(room() > before, wanted);
     }
     EXPECT_EQ(room(), before);
+    EXPECT_EQ(locks(), 0) << "the kernel does not choose any more";
   }
+}
+
+// As many as the kernel takes at once, beside what waits there.
+TEST(Stream, HoldsNoMoreThanTheKernelTakes) {
+  Stream stream(65'536);
+  stream.sender.limit(stream.ring, 10'000);
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_EQ(stream.send(std::string(20'000, 'r')), 10'000);
+  EXPECT_EQ(stream.send("more"), kNothing);
+  EXPECT_EQ(stream.receive(4000).size(), 4000U);
+  EXPECT_EQ(stream.send(std::string(20'000, 'r')), 4000);
+}
+
+TEST(Stream, StaysInTheKernelWhereThatHasNoRoomForTheRing) {
+  Stream stream(4096);
+  stream.sender.limit(stream.ring, 5000);
+  EXPECT_EQ(stream.sender.most_beside(), 904U);
+  EXPECT_EQ(stream.send(std::string(1000, 'k')), 1000);
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_EQ(stream.sender.way(stream.ring), Sender::Way::crowded);
+  EXPECT_EQ(stream.receive(500).size(), 500U);
+  EXPECT_EQ(stream.sender.way(stream.ring), Sender::Way::ring);
+}
+
+TEST(Stream, LeavesTheKernelWhereItsReceiverHasWhatWasSent) {
+  Stream stream(4096);
+  stream.sender.limit(stream.ring, 5000);
+  EXPECT_EQ(stream.send(std::string(1000, 'k')), 1000);
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_EQ(stream.sender.way(stream.ring), Sender::Way::crowded);
+  EXPECT_EQ(stream.sender.way(stream.ring, true), Sender::Way::ring);
+}
+
+// What is put behind the rest would come on top of what fills the kernel.
+TEST(Stream, PutsNothingBehindWhatIsTakenBackInPart) {
+  Stream stream(65'536);
+  stream.sender.limit(stream.ring, 65'536);
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_EQ(stream.send(std::string(1000, 'r')), 1000);
+  iovec runs[2];
+  ASSERT_EQ(stream.sender.reclaim(stream.ring, true, runs), 1U);
+  ASSERT_TRUE(stream.sender.enter_kernel(stream.ring));
+  ASSERT_EQ(::send(stream.out.get(), runs[0].iov_base, 400, 0), 400);
+  stream.sender.leave_kernel(stream.ring, 400);
+  stream.sender.reclaimed(stream.ring, 400);
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_EQ(stream.send("more"), kNothing);
+  EXPECT_EQ(stream.receive(400), std::string(400, 'r'));
+  EXPECT_EQ(stream.send("more"), 4);
+  EXPECT_EQ(stream.receive(), std::string(600, 'r') + "more");
 }
 
 TEST(Stream, TakesMarksThatCannotBeForABrokenPeer) {
@@ -380,6 +437,30 @@ TEST(Stream, TakesMarksThatCannotBeForABrokenPeer) {
   third.receiver.unwatch(third.ring);
   third.ring.control->head.store(17);
   EXPECT_EQ(third.send("x"), -ECONNRESET);
+  Stream fourth;
+  fourth.receiver.unwatch(fourth.ring);
+  fourth.ring.control->marks_done.store(1000);
+  EXPECT_EQ(fourth.send("x"), -ECONNRESET);
+}
+
+TEST(Stream, TakesAHeadThatGoesBackForABrokenPeer) {
+  Stream stream;
+  stream.receiver.unwatch(stream.ring);
+  ASSERT_EQ(stream.send("hello"), 5);
+  ASSERT_EQ(stream.receive(), "hello");
+  EXPECT_EQ(stream.sender.unread(stream.ring), 0U);
+  stream.ring.control->head.store(2);
+  (void)stream.sender.unread(stream.ring);
+  EXPECT_TRUE(stream.sender.broken());
+}
+
+// It tells up to where the bytes in the kernel go, of which more have been read.
+TEST(Stream, TakesAMarkThatEndsBeforeWhatIsReadForABrokenPeer) {
+  Stream stream;
+  ASSERT_EQ(stream.send("kernel"), 6);
+  ASSERT_EQ(stream.receive(), "kernel");
+  stream.ring.control->marks[0].to.store(3);
+  EXPECT_EQ(stream.receive(), "(error 104)");
 }
 
 TEST(Stream, TakesAMarkOutsideOfTheRingForABrokenPeer) {

@@ -20,6 +20,7 @@
 
 #include "calls.hpp"
 #include "children.hpp"
+#include "datagrams.hpp"
 #include "executed.hpp"
 #include "farcall/memory.hpp"
 #include "preload/stats.hpp"
@@ -92,7 +93,61 @@ int as_one_whose_number_two_is_a_file() {
   return ::fstat(STDERR_FILENO, &status) != 0 ? 101 : status.st_size == 0 ? 0 : 102;
 }
 
+// How many ends share memory of a connection from one user to another.
+int as_users(uid_t one, uid_t other) {
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setresuid(one, one, one) != 0) ::_exit(100);
+    const UniqueFd fd = connect_to(address);
+    for (int i = 0; i < 60; ++i) {
+      if (send(fd.get(), "ping") != "4" || receive(fd.get()) != "pong") ::_exit(101);
+    }
+    ::_exit(stream_mappings());
+  }
+  if (::setresuid(other, other, other) != 0) return 102;
+  const UniqueFd fd = accept_from(listener);
+  for (int i = 0; i < 60; ++i) {
+    if (receive(fd.get()) != "ping" || send(fd.get(), "pong") != "4") return 103;
+  }
+  return stream_mappings() + exit_status(child);
+}
+
+// How much memory two sockets share that send to each other.
+int as_sender_of_datagrams() {
+  const Socket one;
+  const Socket other;
+  one.connect_to(other);
+  other.connect_to(one);
+  for (int i = 0; i < 60; ++i) {
+    one.send("ping");
+    if (other.receive() != "ping") return 100;
+    other.send("pong");
+    if (one.receive() != "pong") return 101;
+  }
+  return shared_mappings();
+}
+
+// The same where one sends and the other receives.
+int as_sender_one_way() {
+  const Socket one;
+  const Socket other;
+  one.connect_to(other);
+  for (int i = 0; i < 120; ++i) {
+    one.send("ping");
+    if (other.receive() != "ping") return 100;
+  }
+  return shared_mappings();
+}
+
 [[gnu::constructor(65535)]] void play_one_with_settings() {
+  play_role("one user", [] { return as_users(4711, 4711); });
+  play_role("two users", [] { return as_users(4711, 4712); });
+  play_role("a user and root", [] { return as_users(4711, 0); });
+  play_role("root and a user", [] { return as_users(0, 4711); });
+  play_role("datagrams", as_sender_of_datagrams);
+  play_role("datagrams one way", as_sender_one_way);
   play_role("mappings", as_counter_of_mappings);
   play_role("other", as_one_with_another_library);
   play_role("too many", as_one_with_too_many);
@@ -107,6 +162,57 @@ TEST(Calls, ASwitchIsUnderstoodInAnyCase) {
     EXPECT_EQ(execute_as("mappings", {variable + off}).status, 0) << off;
   for (const char* const on : {"yes", "YES", "1", "On", "True"})
     EXPECT_EQ(execute_as("mappings", {variable + on}).status, usual) << on;
+}
+
+TEST(Calls, NothingIsSharedWhereAllIsSwitchedOff) {
+  for (const char* const off : {"FARCALL_ENABLED=no", "FARCALL_ENABLED=0"})
+    EXPECT_EQ(execute_as("mappings", {off}).status, 0) << off;
+}
+
+TEST(Calls, WhatIsNotWantedStaysWithTheKernel) {
+  const int usual = preloaded() ? 2 : 0;
+  for (const char* const unwanted : {"FARCALL_EXCLUDE=*", "FARCALL_ACCELERATE=192.0.2.1"})
+    EXPECT_EQ(execute_as("mappings", {unwanted}).status, 0) << unwanted;
+  for (const char* const wanted : {"FARCALL_ACCELERATE=*", "FARCALL_EXCLUDE=192.0.2.1"})
+    EXPECT_EQ(execute_as("mappings", {wanted}).status, usual) << wanted;
+}
+
+TEST(DatagramSwitches, AreObeyed) {
+  const int usual = preloaded() ? 4 : 0;
+  EXPECT_EQ(execute_as("datagrams", {}).status, usual);
+  EXPECT_EQ(execute_as("datagrams", {"FARCALL_TCP=no", "FARCALL_UNIX=no"}).status, usual);
+  for (const char* const off : {"FARCALL_UDP=no", "FARCALL_ENABLED=no", "FARCALL_EXCLUDE=*",
+                                "FARCALL_ACCELERATE=192.0.2.1"})
+    EXPECT_EQ(execute_as("datagrams", {off}).status, 0) << off;
+}
+
+// Each end counts.
+TEST(DatagramSwitches, NoMoreShareMemoryThanTheSettingsAllow) {
+  EXPECT_EQ(execute_as("datagrams one way", {"FARCALL_MAX_SOCKETS=2"}).status, preloaded() ? 2 : 0);
+  EXPECT_EQ(execute_as("datagrams one way", {"FARCALL_MAX_SOCKETS=1"}).status, 0);
+}
+
+TEST(Calls, OnlyUsersOfWhomTheSettingsSaySoShareMemory) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root becomes somebody else";
+  // Nor may root where there are no such users.
+  for (const uid_t user : {4711U, 4712U})
+    if (outcome_in_child([user] { return ::setresuid(user, user, user) == 0; }) != 0) return;
+  const struct {
+    const char* setting;
+    int one_user, two_users, with_root;
+  } kShared[] = {
+      {"FARCALL_USERS=same", 2, 0, 0},
+      {"FARCALL_USERS=root", 2, 0, 2},
+      {"FARCALL_USERS=any", 2, 2, 2},
+  };
+  for (const auto& [setting, one_user, two_users, with_root] : kShared) {
+    SCOPED_TRACE(setting);
+    const auto shared = [&](const char* role) { return execute_as(role, {setting}).status; };
+    EXPECT_EQ(shared("one user"), preloaded() ? one_user : 0);
+    EXPECT_EQ(shared("two users"), preloaded() ? two_users : 0);
+    EXPECT_EQ(shared("a user and root"), preloaded() ? with_root : 0);
+    EXPECT_EQ(shared("root and a user"), preloaded() ? with_root : 0);
+  }
 }
 
 TEST(Calls, ABadSwitchIsOneWarningAndTheDefault) {

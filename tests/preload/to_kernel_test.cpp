@@ -8,9 +8,13 @@
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "farcall/memory.hpp"
+#include "preload/options.hpp"
 #include "preload/real.hpp"
 #include "stream_pair.hpp"
 
@@ -33,6 +37,8 @@ void filter(int fd) {
   (void)::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
 
+constexpr int kTimesOfReceipt = 1 << 3 | 1 << 4;  // by software
+
 void become_standard(int stream, int fd) {
   const UniqueFd kept(::dup(stream));
   EXPECT_EQ(::dup2(fd, stream), stream);
@@ -44,11 +50,25 @@ const Way kWays[] = {
     {"low_water_mark", [](int fd) { set(fd, SOL_SOCKET, SO_RCVLOWAT, 2); }},
     {"overflows", [](int fd) { set(fd, SOL_SOCKET, SO_RXQ_OVFL, 1); }},
     {"time", [](int fd) { set(fd, SOL_SOCKET, SO_TIMESTAMP, 1); }},
+    {"time_of_any_size", [](int fd) { set(fd, SOL_SOCKET, SO_TIMESTAMP_NEW, 1); }},
+    {"nanoseconds", [](int fd) { set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1); }},
+    {"nanoseconds_of_any_size", [](int fd) { set(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW, 1); }},
+    {"times", [](int fd) { set(fd, SOL_SOCKET, SO_TIMESTAMPING, kTimesOfReceipt); }},
+    {"times_of_any_size",
+     [](int fd) { set(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, kTimesOfReceipt); }},
     {"credentials", [](int fd) { set(fd, SOL_SOCKET, SO_PASSCRED, 1); }},
+    {"labels", [](int fd) { set(fd, SOL_SOCKET, SO_PASSSEC, 1); }},
+    {"processes", [](int fd) { set(fd, SOL_SOCKET, SO_PASSPIDFD, 1); }},
     {"no_copies", [](int fd) { set(fd, SOL_SOCKET, SO_ZEROCOPY, 1); }},
     {"what_is_left", [](int fd) { set(fd, IPPROTO_TCP, TCP_INQ, 1); }},
     {"pace", [](int fd) { set(fd, SOL_SOCKET, SO_MAX_PACING_RATE, 1 << 30); }},
     {"filter", filter},
+    {"program", [](int fd) { set(fd, SOL_SOCKET, SO_ATTACH_BPF, -1); }},
+    {"repair",
+     [](int fd) {
+       set(fd, IPPROTO_TCP, TCP_REPAIR, 1);
+       set(fd, IPPROTO_TCP, TCP_REPAIR, 0);
+     }},
     {"asynchronous",
      [](int fd) { EXPECT_EQ(::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_ASYNC), 0); }},
     {"asynchronous_by_ioctl",
@@ -73,6 +93,22 @@ TEST_P(ToKernel, GoesWhatIsSentFromThenOn) {
 INSTANTIATE_TEST_SUITE_P(Ways, ToKernel, ::testing::ValuesIn(kWays),
                          [](const auto& tested) { return tested.param.name; });
 
+// All is there before: other threads read and write the number all the time.
+TEST(ToKernelBefore, TheConnectionIsWhereAFileWas) {
+  const UsedPair pair;
+  const UniqueFd file(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  pair.put("unread");
+  std::thread puts([&] { EXPECT_EQ(::dup2(pair.server.get(), file.get()), file.get()); });
+  struct stat status {};
+  for (int looks = 0; looks < 1'000'000 && !S_ISSOCK(status.st_mode); ++looks) {
+    EXPECT_EQ(::fstat(file.get(), &status), 0);
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(readable_for_kernel(file.get()));
+  puts.join();
+  EXPECT_EQ(receive(file.get()), "unread");
+}
+
 // --- what the library has not seen
 
 // Options that were there before the connection was, or were set past the library.
@@ -85,6 +121,10 @@ constexpr Unseen kUnseen[] = {
     {"peeking_on", SOL_SOCKET, SO_PEEK_OFF, 0},
     {"low_water_mark", SOL_SOCKET, SO_RCVLOWAT, 2},
     {"time", SOL_SOCKET, SO_TIMESTAMP, 1},
+    {"nanoseconds", SOL_SOCKET, SO_TIMESTAMPNS, 1},
+    {"times", SOL_SOCKET, SO_TIMESTAMPING, kTimesOfReceipt},
+    {"labels", SOL_SOCKET, SO_PASSSEC, 1},
+    {"processes", SOL_SOCKET, SO_PASSPIDFD, 1},
     {"credentials", SOL_SOCKET, SO_PASSCRED, 1},
     {"no_copies", SOL_SOCKET, SO_ZEROCOPY, 1},
     {"what_is_left", IPPROTO_TCP, TCP_INQ, 1},
@@ -104,8 +144,10 @@ void expect_to_stay_with_the_kernel(const Pair& pair, int before) {
 bool has(int fd, const Unseen& one) {
   if (one.level == IPPROTO_TCP || one.option == SO_ZEROCOPY || one.option == SO_MAX_PACING_RATE)
     return !over_unix();
-  if (one.option == SO_PASSCRED) return over_unix();
-  if (one.option == SO_TIMESTAMP) return !over_unix() || over_packets();
+  if (one.option == SO_PASSCRED || one.option == SO_PASSSEC || one.option == SO_PASSPIDFD)
+    return over_unix();
+  if (one.option == SO_TIMESTAMP || one.option == SO_TIMESTAMPNS || one.option == SO_TIMESTAMPING)
+    return !over_unix() || over_packets();
   int value = 0;
   socklen_t size = sizeof value;
   return ::getsockopt(fd, one.level, one.option, &value, &size) == 0;

@@ -5,7 +5,9 @@
 // preloaded; the kernel's answer is the right one.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -54,6 +56,45 @@ void with_echo(const Pair& pair, Work work) {
   work();
   ::shutdown(pair.client.get(), SHUT_WR);
   echo.join();
+}
+
+// Who counts down to know that all has been read.
+TEST(UnixStream, HasBytesOnTheirWayUntilTheyAreRead) {
+  const UsedPair pair;
+  const auto on_their_way = [&] {
+    int bytes = -1;
+    EXPECT_EQ(::ioctl(pair.client.get(), SIOCOUTQ, &bytes), 0);
+    return bytes;
+  };
+  EXPECT_EQ(on_their_way(), 0);
+  pair.put("text");
+  EXPECT_GT(on_their_way(), 0);
+  EXPECT_EQ(receive(pair.server.get()), "text");
+  EXPECT_EQ(on_their_way(), 0);
+}
+
+// As kernels tell it from 6.17 on.
+TEST(UnixStream, TellsHowMuchIsLeft) {
+  constexpr int kInQueue = 84;  // SO_INQ
+  const UsedPair pair;
+  const int on = 1;
+  const bool known = ::setsockopt(pair.server.get(), SOL_SOCKET, kInQueue, &on, sizeof on) == 0;
+  pair.put("some text");
+  char bytes[4];
+  iovec part{.iov_base = bytes, .iov_len = sizeof bytes};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  EXPECT_EQ(::recvmsg(pair.server.get(), &message, 0), 4);
+  const cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  ASSERT_EQ(head != nullptr, known);
+  int left = 5;
+  if (head != nullptr) std::memcpy(&left, CMSG_DATA(head), sizeof left);
+  EXPECT_EQ(left, 5);
+  EXPECT_EQ(receive(pair.server.get()), " text");
 }
 
 // --- descriptors

@@ -65,7 +65,11 @@ std::string meeting_name_of(int client) {
 struct Left {
   std::size_t ring = 65'536;  // a power of two
   bool is_sealed = true;
-  int instead = -1;  // of memory
+  int instead = -1;         // of memory
+  std::size_t missing = 0;  // of what the memory is said to have
+  bool knows_connector = true;
+  bool knows_acceptor = true;
+  std::uint64_t magic = 0x33504354'4C4C4143;
 };
 
 void leave_memory(const std::string& name, int connector, int acceptor, std::uint64_t bytes,
@@ -73,7 +77,7 @@ void leave_memory(const std::string& name, int connector, int acceptor, std::uin
   constexpr std::size_t kDirection = 2048;
   const std::size_t size = 2 * (kDirection + left.ring);
   const UniqueFd memory(::memfd_create("visitor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(::ftruncate(memory.get(), static_cast<off_t>(size)), 0);
+  ASSERT_EQ(::ftruncate(memory.get(), static_cast<off_t>(size - left.missing)), 0);
   for (const std::size_t direction : {std::size_t{0}, kDirection})
     for (const std::size_t word : {144U, 264U})  // bytes taken, bytes sent
       ASSERT_EQ(::pwrite(memory.get(), &bytes, sizeof bytes, static_cast<off_t>(direction + word)),
@@ -88,8 +92,8 @@ void leave_memory(const std::string& name, int connector, int acceptor, std::uin
                       static_cast<socklen_t>(sizeof(sa_family_t) + 1 + name.size())),
             0)
       << std::strerror(errno);
-  std::uint64_t hello[] = {0x33504354'4C4C4143, cookie_of(acceptor), cookie_of(connector),
-                           left.ring};
+  const std::uint64_t hello[] = {left.magic, cookie_of(acceptor) + (left.knows_acceptor ? 0 : 1),
+                                 cookie_of(connector) + (left.knows_connector ? 0 : 1), left.ring};
   const std::string said(reinterpret_cast<const char*>(hello), sizeof hello);
   const int shown = left.instead < 0 ? memory.get() : left.instead;
   ASSERT_EQ(send_with(visitor.get(), said, {shown}), std::ssize(said));
@@ -173,6 +177,14 @@ int as_one_whose_visitor_leaves_what_lingers() {
             [] { return as_one_with_a_visitor(::geteuid(), {.ring = 65'536 + 4096}); });
   play_role("left a ring that is too large",
             [] { return as_one_with_a_visitor(::geteuid(), {.ring = std::size_t{1} << 26}); });
+  play_role("left less than it says",
+            [] { return as_one_with_a_visitor(::geteuid(), {.missing = 4096}); });
+  play_role("does not know the connecting end",
+            [] { return as_one_with_a_visitor(::geteuid(), {.knows_connector = false}); });
+  play_role("does not know the accepting end",
+            [] { return as_one_with_a_visitor(::geteuid(), {.knows_acceptor = false}); });
+  play_role("speaks another version",
+            [] { return as_one_with_a_visitor(::geteuid(), {.magic = 0x34504354'4C4C4143}); });
 }
 
 TEST(Calls, MemoryIsTakenOnlyFromTheUserWhoHoldsTheOtherEnd) {
@@ -194,8 +206,19 @@ TEST(Calls, WhatAStrangerLeavesHoldsNobodyUp) {
 // What could be taken away again would end who looks there, and a ring is masked.
 TEST(Calls, MemoryThatCannotBeTrustedIsNotTaken) {
   if (!preloaded()) GTEST_SKIP() << "without the library nothing is taken from anybody";
-  for (const char* const role :
-       {"left what may shrink", "left a ring of an odd size", "left a ring that is too large"}) {
+  for (const char* const role : {"left what may shrink", "left a ring of an odd size",
+                                 "left a ring that is too large", "left less than it says"}) {
+    const Ended ended = execute_as(role, {});
+    EXPECT_EQ(ended.status, 0) << role << ": " << ended.said;
+  }
+}
+
+// Who does not name both ends has come for another connection, or guesses.
+TEST(Calls, WhoComesForAnotherConnectionLeavesNothing) {
+  if (!preloaded()) GTEST_SKIP() << "without the library nothing is taken from anybody";
+  EXPECT_EQ(execute_as("visited by its user", {}).status, 1);
+  for (const char* const role : {"does not know the connecting end",
+                                 "does not know the accepting end", "speaks another version"}) {
     const Ended ended = execute_as(role, {});
     EXPECT_EQ(ended.status, 0) << role << ": " << ended.said;
   }

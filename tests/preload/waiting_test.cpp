@@ -11,8 +11,10 @@
 #include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -219,6 +221,39 @@ TEST(Contract, PollTimesOut) {
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(poll_once(pair.server.get(), POLLIN, 50), 0);
   EXPECT_GE(std::chrono::steady_clock::now() - start, 49ms);
+}
+
+// Also where no whole second is asked for.
+TEST(Contract, AllWaysOfWaitingTimeOut) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  fd_set read;
+  const auto only_this = [&] {
+    FD_ZERO(&read);
+    FD_SET(fd, &read);
+    return &read;
+  };
+  constexpr timespec kMoment{.tv_sec = 0, .tv_nsec = 50'000'000};
+  timespec left{};  // which the kernel changes
+  timeval moment{};
+  const std::function<long()> ways[] = {
+      [&] { return ::select(fd + 1, only_this(), nullptr, nullptr, &moment); },
+      [&] { return ::pselect(fd + 1, only_this(), nullptr, nullptr, &kMoment, nullptr); },
+      [&] { return ::ppoll(&one, 1, &kMoment, nullptr); },
+      [&] {
+        return ::syscall(SYS_pselect6, fd + 1, only_this(), nullptr, nullptr, &left, nullptr);
+      },
+      [&] { return ::syscall(SYS_ppoll, &one, 1, &left, nullptr, 8); },
+  };
+  for (const auto& way : ways) {
+    SCOPED_TRACE(&way - ways);
+    left = kMoment;
+    moment = {.tv_sec = 0, .tv_usec = 50'000};
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(way(), 0);
+    EXPECT_GE(std::chrono::steady_clock::now() - start, 49ms);
+  }
 }
 
 TEST(Contract, SelectSeesWhatIsThere) {

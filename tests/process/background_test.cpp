@@ -3,10 +3,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -131,6 +134,35 @@ TEST(Background, OneUserHasFewThreads) {
   EXPECT_TRUE(eventually([&] { return ended == kWork; }));
 }
 
+// Half of the threads are for those who have none yet.
+TEST(Background, ManyUsersHaveOneThreadEachAndNotMoreThanThereAre) {
+  constexpr int kAll = static_cast<int>(process::kBackgroundThreads);
+  constexpr int kUsers = kAll + 6;
+  std::latch release(1);
+  std::atomic<int> at_work{0};
+  std::atomic<int> ended{0};
+  std::array<std::atomic<int>, kUsers + 1> of{};
+  const auto add = [&](int user) {
+    process::catch_up(static_cast<uid_t>(user), [&, user] {
+      ++of.at(static_cast<std::size_t>(user));
+      ++at_work;
+      release.wait();
+      ++ended;
+    });
+  };
+  for (int user = 1; user <= kAll / 2; ++user) add(user);
+  EXPECT_TRUE(eventually([&] { return at_work == kAll / 2; }));
+  constexpr int kNext = kAll / 2 + 1;
+  for (int i = 0; i < 2; ++i) add(kNext);
+  EXPECT_TRUE(eventually([&] { return at_work > kAll / 2; }));
+  for (int user = kNext + 1; user <= kUsers; ++user) add(user);
+  EXPECT_TRUE(eventually([&] { return at_work >= kAll; }));
+  EXPECT_FALSE(eventually([&] { return at_work > kAll; }, std::chrono::milliseconds(100)));
+  EXPECT_EQ(of.at(kNext), 1);
+  release.count_down();
+  EXPECT_TRUE(eventually([&] { return ended == kUsers + 1; }));
+}
+
 // The last thread sleeps for seconds before it ends.
 TEST(Background, AThreadThatSleepsIsWokenByWork) {
   const std::int64_t start = monotonic_ns();
@@ -194,6 +226,40 @@ TEST(Background, WhereTheTableIsSmallLessMayWait) {
   wait_until_done(1);
 }
 
+// All others together may have as much waiting as eight.
+TEST(Background, WhereManyHaveSomethingEachMayHaveLess) {
+  std::latch release(1);
+  std::atomic<int> at_work{0};
+  {
+    const HeldUp threads(1);
+    for (uid_t user = 2; user <= 16; ++user)
+      process::catch_up(user, [&] {
+        ++at_work;
+        release.wait();
+        --at_work;
+      });
+    EXPECT_TRUE(eventually([&] { return at_work == 15; }));
+    for (int i = 0; i < 127; ++i) process::catch_up(1, [] {});
+    EXPECT_FALSE(process::behind(1));
+    process::catch_up(1, [] {});
+    EXPECT_TRUE(process::behind(1)) << "a sixteenth of what eight may have";
+    release.count_down();
+    EXPECT_TRUE(eventually([&] { return at_work == 0; }));
+  }
+  wait_until_done(1);
+}
+
+TEST(Background, WhoIsHungUpOnIsToldBeforeTheSocketIsClosed) {
+  auto [here, there] = socket_pair();
+  {
+    const HeldUp threads(1);
+    process::hang_up_later(1, process::PrivateFd(std::move(here)));
+    pollfd end{.fd = there.get(), .events = POLLRDHUP, .revents = 0};
+    EXPECT_EQ(::poll(&end, 1, 0), 1);
+  }
+  wait_until_done(1);
+}
+
 // What they send faster than it is closed is closed where it comes, so nobody waits for that.
 TEST(Background, ThisProcesssOwnUserIsBehindAndNotFlooding) {
   const uid_t own = ::geteuid();
@@ -203,6 +269,9 @@ TEST(Background, ThisProcesssOwnUserIsBehindAndNotFlooding) {
     EXPECT_TRUE(process::behind(own));
     EXPECT_FALSE(process::is_flooding(own));
     EXPECT_FALSE(process::goes_on_flooding(own));
+    const int number = ::dup(0);
+    process::close_later(own, UniqueFd(number));
+    EXPECT_EQ(::fcntl(number, F_GETFD), -1);
   }
   wait_until_done(own);
 }
@@ -232,6 +301,18 @@ TEST(Background, SocketsAreClosedWithoutWaitingForWhatLingersInThem) {
   EXPECT_TRUE(process::close_by_exit(sockets)) << "not on this system";
   EXPECT_TRUE(sockets.empty());
   EXPECT_EQ(::fcntl(number, F_GETFD), -1);
+}
+
+// The kernel sends no more than 253 in one.
+TEST(Background, SocketsThatNeedSeveralMessagesAreClosedElsewhere) {
+  std::list<process::PrivateFd> sockets;
+  while (sockets.size() < 300)
+    sockets.emplace_back(UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)));
+  ASSERT_TRUE(sockets.back()) << "this process may open fewer";
+  const int last = sockets.back().get();
+  EXPECT_TRUE(process::close_by_exit(sockets));
+  EXPECT_TRUE(sockets.empty());
+  EXPECT_EQ(::fcntl(last, F_GETFD), -1);
 }
 
 // Who takes them on may have as many descriptors as this process, and tells where that is too few.

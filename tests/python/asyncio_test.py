@@ -171,3 +171,133 @@ def test_who_finishes_while_another_sends_is_refused():
             while True:
                 assert await b.arecv(timeout=10) == bytes(100)
     asyncio.run(main())
+
+
+async def turns_during(work):
+    """How often another task has its turn, and what work() returns."""
+    turns = 0
+
+    async def count():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counter = asyncio.create_task(count())
+    result = await work()
+    counter.cancel()
+    return turns, result
+
+
+def test_who_always_finds_a_message_keeps_nobody_from_running():
+    async def main():
+        a, b = farcall.pipe(capacity="16M")
+        messages = [b"%d" % i for i in range(40_000)]
+
+        async def send():
+            for message in messages:
+                await a.asend(message)
+
+        async def receive():
+            return [await b.arecv() for _ in range(15_000)] + [await b.arecv(timeout=60) for _ in range(15_000)]
+
+        async def iterate():
+            got = []
+            async for message in b:
+                got.append(message)
+            return got
+
+        turns, _ = await turns_during(send)
+        assert turns >= 5
+        turns, got = await turns_during(receive)
+        assert turns >= 5
+        a.close()
+        turns, rest = await turns_during(iterate)
+        assert turns >= 1
+        assert got + rest == messages
+    asyncio.run(main())
+
+
+def test_who_is_cancelled_while_messages_keep_coming_loses_none():
+    async def main():
+        a, b = farcall.pipe(capacity="16M")
+        for i in range(10_000):
+            a.send(b"%d" % i)
+        got = []
+
+        async def receive():
+            while True:
+                got.append(await b.arecv())
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await receive()
+        assert 0 < len(got) < 10_000
+        while (message := b.try_recv()) is not None:
+            got.append(message)
+        assert got == [b"%d" % i for i in range(10_000)]
+    asyncio.run(main())
+
+
+def test_what_tasks_send_and_receive_at_once_stays_in_order():
+    async def main():
+        a, b = farcall.pipe(capacity="16M")
+        messages = [b"%d" % i for i in range(20_000)]
+        await asyncio.gather(*(a.asend(message) for message in messages))
+        assert [b.try_recv() for _ in messages] == messages
+        for message in messages:
+            a.send(message)
+        assert await asyncio.gather(*(b.arecv() for _ in messages)) == messages
+    asyncio.run(main())
+
+
+def test_who_always_finds_a_long_message_lets_others_run_more_often():
+    async def main():
+        a, b = farcall.pipe(capacity="32M")
+        message = bytes(16384)
+
+        async def send():
+            for _ in range(1000):
+                await a.asend(message)
+
+        async def receive():
+            for _ in range(1000):
+                assert await b.arecv() == message
+
+        turns, _ = await turns_during(send)
+        assert turns >= 2
+        turns, _ = await turns_during(receive)
+        assert turns >= 2
+    asyncio.run(main())
+
+
+def test_who_has_no_time_gives_no_turn_to_others():
+    async def main():
+        a, b = farcall.pipe(capacity="16M")
+        others = asyncio.create_task(asyncio.sleep(0))
+        for _ in range(5000):
+            await a.asend(b"x", timeout=0)
+        for _ in range(5000):
+            assert await b.arecv(timeout=0) == b"x"
+        assert not others.done()
+        await others
+    asyncio.run(main())
+
+
+def test_who_is_told_again_and_again_that_there_is_something_keeps_nobody_from_running():
+    async def main():
+        left = 2000
+
+        def attempt():
+            nonlocal left
+            left -= 1
+            return b"at last" if left == 0 else None
+
+        async def receive():
+            return await farcall._waiting.receive(
+                farcall._waiting.Waiters(), attempt, lambda: -1, lambda: False, lambda: None)
+
+        turns, got = await turns_during(receive)
+        assert got == b"at last"
+        assert turns >= 10
+    asyncio.run(main())

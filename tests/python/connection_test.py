@@ -126,3 +126,36 @@ def test_children_and_their_end_are_waited_for(make, method):
         assert done
         left -= set(done)
     child.join()
+
+
+def test_a_buffer_that_is_too_short(make):
+    a, b = make()
+    for message in (b"0123456789", b"x" * 10_000):
+        a.send_bytes(message)
+        with pytest.raises(multiprocessing.BufferTooShort) as caught:
+            b.recv_bytes_into(bytearray(4))
+        assert caught.value.args == (message,)
+    a.send_bytes(b"next")
+    assert b.recv_bytes() == b"next"
+
+
+def test_a_sender_that_dies_in_the_middle_of_a_message_for_which_a_buffer_is_too_short():
+    a, b = farcall.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=a.send_bytes, args=(bytes(10_000_000),))
+    process.start()
+    a.close()
+    assert b.poll(60)
+    process.kill()
+    process.join()
+    with pytest.raises(EOFError):
+        b.recv_bytes_into(bytearray(4))
+
+
+def test_an_empty_message_that_poll_has_seen_is_waited_for_no_more():
+    a, b = farcall.Pipe()
+    for _ in range(2):
+        a.send_bytes(b"")
+        assert b.poll()
+        assert multiprocessing.connection.wait([b], 5) == [b]
+        assert b.recv_bytes() == b""
+    assert multiprocessing.connection.wait([b], 0.01) == []

@@ -224,7 +224,7 @@ def test_descriptors_that_came_along_keep_nobody_waiting(monkeypatch):
 
     def receive_the_last(*arguments):
         number = receive(*arguments)
-        if number > 0:
+        if number.value > 0:
             client.close()  # which is not the last close any more
         return number
 
@@ -293,6 +293,56 @@ def test_structures_are_those_of_the_header(structure, name, tmp_path):
     assert int(said[0]) == messages.ctypes.sizeof(structure)
     here = [getattr(structure, field) for field in fields]
     assert said[1:] == [f"{field.offset} {field.size}" for field in here]
+
+
+def interrupted_at(channel, step):
+    """Receives; a signal comes before the instruction of _try() of that number. False: it has fewer."""
+    steps = 0
+
+    def trace(frame, event, _):
+        nonlocal steps
+        if frame.f_code is not messages.Channel._try.__code__:
+            return trace
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            steps += 1
+            if steps == step:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        channel.receive(timeout=60).reply(b"answer")
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_a_signal_leaves_no_sender_waiting(size):
+    answers = []
+
+    def send():
+        try:
+            answers.append(connection.send(bytes(size), timeout=10))
+        except OSError as error:
+            answers.append(error.errno)
+
+    with messages.Channel() as channel, channel.connect() as connection:
+        for step in range(1, 1000):
+            sender = threading.Thread(target=send)
+            sender.start()
+            interrupted = interrupted_at(channel, step)
+            while interrupted and sender.is_alive():
+                with contextlib.suppress(TimeoutError):  # it had not been received
+                    channel.receive(timeout=0.01).reply(b"answer")
+            sender.join()
+            assert answers[-1] in (b"answer", errno.ECONNABORTED), f"instruction {step}"
+            if not interrupted:
+                break
+    assert errno.ECONNABORTED in answers and len(answers) > 20
 
 
 def test_nothing_is_left_of_many(name):

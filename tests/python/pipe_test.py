@@ -104,6 +104,19 @@ def test_of_a_long_message_that_timed_out_the_rest_must_follow():
     assert b.recv() == b"another"
 
 
+def test_a_long_message_of_which_nothing_has_gone_is_forgotten():
+    a, b = farcall.pipe(capacity=4096)
+    sent = 0
+    while a.try_send(b"x" * 40):
+        sent += 1
+    with pytest.raises(BlockingIOError):
+        a.send(bytes(2000), timeout=0)
+    for _ in range(sent):
+        b.recv(timeout=0)
+    a.send(b"another", timeout=0)
+    assert b.recv(timeout=0) == b"another"
+
+
 def test_recv_into_says_how_long_a_message_is_that_does_not_fit(ends):
     a, b = ends
     a.send(b"0123456789")
@@ -230,3 +243,38 @@ def test_a_name_that_nobody_serves_is_refused():
         farcall.open_pipe(f"farcall-python-{uuid.uuid4()}", timeout=0.01)
     with pytest.raises((TimeoutError, BlockingIOError)):
         farcall.serve_pipe(f"farcall-python-{uuid.uuid4()}", timeout=0.01)
+
+
+def named_ends(**options):
+    """Both ends of a pipe by name: who serves it, who has opened it."""
+    name = f"farcall-python-pipe-{os.getpid()}"
+    served = []
+    thread = threading.Thread(target=lambda: served.append(farcall.serve_pipe(name, timeout=60, **options)))
+    thread.start()
+    opened = farcall.open_pipe(name, timeout=60)
+    thread.join()
+    return served[0], opened
+
+
+def test_of_a_message_that_fits_into_the_opened_end_of_a_pipe_no_part_has_gone():
+    served, opened = named_ends()
+    assert opened.capacity == 256 * 1024
+    while opened.try_send(bytes(2000)):
+        pass
+    with pytest.raises(BlockingIOError):
+        opened.send(bytes(60_000), timeout=0)
+    while opened.try_send(bytes(1000)):  # another one
+        pass
+    while served.try_recv() is not None:
+        pass
+    opened.send(b"the next", timeout=60)
+    assert served.recv(timeout=60) == b"the next"
+
+
+def test_what_is_longer_than_fits_into_the_opened_end_goes_on_where_it_stopped():
+    served, opened = named_ends(capacity=4096)
+    assert opened.capacity == served.capacity == 4096
+    assert not opened.try_send(bytes(100_000))
+    with pytest.raises(RuntimeError):
+        opened.try_send(b"another one")
+    served.close()

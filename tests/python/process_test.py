@@ -132,6 +132,20 @@ def test_a_child_that_inherits_a_used_end_is_refused_and_its_parent_goes_on():
     assert a.recv() == b"4"
 
 
+def test_an_end_that_a_child_has_used_is_the_childs():
+    a, b = farcall.pipe()
+    a.send(b"to whoever is first")
+    if (pid := os.fork()) == 0:
+        os._exit(b.recv() != b"to whoever is first")
+    assert os.waitpid(pid, 0)[1] == 0
+    for use in (b.recv, lambda: b.send(b""), b.try_recv, b.finish):
+        with pytest.raises(RuntimeError, match="another process"):
+            use()
+    with pytest.raises(OSError):
+        b._pass()
+    b.close()
+
+
 def test_a_child_of_a_process_that_polls_frees_what_it_inherits():
     a, b = farcall.pipe()
     assert b.poll_begin()

@@ -7,6 +7,7 @@ import mmap
 import multiprocessing
 import os
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -426,6 +427,123 @@ def test_producers_and_consumers_that_are_killed_at_any_moment_leave_a_queue_tha
         assert q.get() == "still works"
 
 
+# ---- who is stopped with a lock ----
+
+PLACES = 448
+
+
+class Holder:
+    """A process that holds a lock of the queue until the end, or for `seconds` at most."""
+
+    def __init__(self, q, lock, seconds=240):
+        ready, ready_writer = os.pipe()
+        self._told, self._tell = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._tell)
+            memory = mmap.mmap(q._items.descriptors()[0], DATA + 4096)
+            mutex = ctypes.byref(ctypes.c_char.from_buffer(memory, lock))
+            ctypes.CDLL(None).pthread_mutex_lock(mutex)
+            os.write(ready_writer, b"x")
+            told = select.select([self._told], [], [], seconds)[0]
+            ctypes.CDLL(None).pthread_mutex_unlock(mutex)
+            os._exit(0 if told else 1)
+        os.read(ready, 1)
+        os.close(ready)
+        os.close(ready_writer)
+        os.close(self._told)
+
+    def end(self):
+        """Whether it has held the lock until now."""
+        os.close(self._tell)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == 0
+
+
+@pytest.fixture
+def alarm():
+    def fail(*_):
+        raise AssertionError("this waits for a process that does nothing")
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_who_asks_for_the_size_of_a_queue_does_not_keep_others_from_running():
+    q = farcall.Queue(maxsize=1, capacity=4096)
+    q.put(bytes(10_000))  # waits in this process
+    holder = Holder(q, PLACES, 10)
+    thread = threading.Thread(target=q.full)
+    thread.start()
+    assert holder.end()
+    thread.join()
+    assert q.get() == bytes(10_000)
+
+
+def test_a_process_that_is_stopped_while_it_puts_holds_nobody_up(alarm):
+    q = farcall.Queue(capacity=4096)
+    holder = Holder(q, PUT)
+    os.kill(holder.pid, signal.SIGSTOP)
+    try:
+        q.put_nowait(1)  # later
+        q.put(2, timeout=1000)
+        q.put(3)
+        assert q.qsize() == 3
+        with pytest.raises(queue.Empty):
+            q.get_nowait()
+    finally:
+        os.kill(holder.pid, signal.SIGCONT)
+        held = holder.end()
+    assert held
+    assert [q.get(), q.get(), q.get()] == [1, 2, 3]
+
+
+def test_a_process_that_is_stopped_while_it_gets_holds_nobody_up(alarm):
+    q = farcall.Queue()
+    q.put(1)
+    holder = Holder(q, GET)
+    with pytest.raises(queue.Empty):
+        q.get_nowait()
+    with pytest.raises(queue.Empty):
+        q.get(timeout=0.01)
+    assert holder.end()
+    assert q.get() == 1
+
+
+def test_a_process_that_is_stopped_while_it_takes_a_place_holds_nobody_up(alarm):
+    q = farcall.Queue(maxsize=2, capacity=4096)
+    q.put(bytes(10_000))
+    q.put(2)
+    holder = Holder(q, PLACES)
+    with pytest.raises(queue.Full):
+        q.put_nowait(3)
+    with pytest.raises(queue.Full):
+        q.put(3, timeout=0.01)
+    assert q.full()
+    assert holder.end()
+    assert [q.get(), q.get()] == [bytes(10_000), 2]
+    q.put(3, timeout=0)
+    assert q.get() == 3
+
+
+@pytest.mark.parametrize("has_waited", [False, True])
+def test_a_process_that_is_stopped_while_it_counts_an_item_that_waits_holds_nobody_up(alarm, has_waited):
+    q = farcall.Queue(capacity=4096)
+    if has_waited:
+        q.put(bytes(10_000))
+        assert q.get() == bytes(10_000)
+    q.put(bytes(4000))
+    holder = Holder(q, PLACES)
+    q.put_nowait(bytes(10_000))
+    q.put(2, timeout=1000)
+    q.put(3)
+    assert q.qsize() == 4
+    assert holder.end()
+    assert [q.get() for _ in range(4)] == [bytes(4000), bytes(10_000), 2, 3]
+    assert q.qsize() == 0
+
+
 @pytest.mark.parametrize("statement", ["q.get()", "q.get(timeout=1000)", "q.put(2)"])
 def test_ctrl_c_ends_a_wait(statement):
     program = f"""
@@ -472,6 +590,44 @@ def test_an_item_for_which_there_is_no_thread_leaves_its_place(monkeypatch):
     assert [q.get(), q.get()] == [bytes(4000), bytes(3000)]
 
 
+def test_a_queue_for_which_there_was_no_thread_is_closed_and_joined(monkeypatch):
+    q = farcall.Queue(capacity=4096)
+    q.put(bytes(4000))
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            q.put(bytes(4000))
+    q.close()
+    q.join_thread()
+
+
+def test_a_put_that_is_interrupted_when_its_thread_runs_has_put_nothing(monkeypatch):
+    q = farcall.Queue(maxsize=3, capacity=4096)
+    q.put(bytes(4000))
+    start = threading.Thread.start
+
+    def start_and_interrupt(thread):
+        start(thread)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            q.put(b"interrupted" * 300)
+    assert q.qsize() == 1
+    q.put(b"next" * 800)
+    assert [q.get(), q.get()] == [bytes(4000), b"next" * 800]
+    with pytest.raises(queue.Empty):
+        q.get(timeout=0.2)
+    for i in range(3):
+        q.put(i, timeout=0)
+    assert q.full()
+
+
 def test_a_forked_child_begins_with_nothing_of_its_parents_from_the_first():
     q = farcall.Queue(capacity=4096)
     q.put(bytes(4000))
@@ -512,17 +668,115 @@ def test_a_large_queue_is_made_whatever_signals_come():
         signal.signal(signal.SIGALRM, before)
 
 
+def leaves_nothing(use, times):
+    use()
+    threads = set(threading.enumerate())
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(times):
+        use()
+    end = time.monotonic() + 60
+    while set(threading.enumerate()) - threads or len(os.listdir("/proc/self/fd")) > before:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_2000_queues_leave_nothing():
     def use():
         q = farcall.Queue(capacity=4096)
         q.put(1)
         assert q.get() == 1
-    for _ in range(50):
-        use()
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(2000):
-        use()
-    assert len(os.listdir("/proc/self/fd")) == before
+    leaves_nothing(use, 2000)
+
+
+def test_queues_whose_items_had_to_wait_leave_nothing():
+    def use():
+        q = farcall.Queue(capacity=4096)
+        q.put(bytes(10_000))
+        assert q.get() == bytes(10_000)
+    leaves_nothing(use, 300)
+
+
+def test_a_queue_whose_items_had_to_wait_and_that_is_closed_leaves_nothing_at_once():
+    q = farcall.Queue(capacity=4096)
+    q.put(bytes(10_000))
+    assert q.get() == bytes(10_000)
+    q.close()
+    q.join_thread()
+    assert not q._feeder.is_alive()
+
+
+def test_what_has_to_wait_is_put_after_a_time_in_which_nothing_had_to():
+    q = farcall.Queue(capacity=4096)
+    for number in range(3):
+        q.put(bytes([number]) * 10_000)
+        q.put(number)
+        assert [q.get(), q.get()] == [bytes([number]) * 10_000, number]
+        q._feeder.join(60)
+        assert not q._feeder.is_alive()
+
+
+def put_and_end(q, how):
+    for _ in range(5):
+        q.put(bytes(10_000))
+    q.put(1)
+    assert q.qsize() == 8
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    q.cancel_join_thread()
+
+
+@pytest.mark.parametrize("maxsize", [0, 100])
+@pytest.mark.parametrize("how", ["kill", "exit"])
+def test_what_a_process_had_not_put_is_not_there_when_it_has_gone(how, maxsize):
+    q = farcall.Queue(maxsize, capacity=1 << 16)
+    q.put(0)
+    q.put(bytes(60_000))
+    process = multiprocessing.get_context("fork").Process(target=put_and_end, args=(q, how))
+    process.start()
+    process.join()
+    left = 0
+    while not q.empty():
+        q.get()
+        left += 1
+    assert left == 2
+    assert q.qsize() == 0
+    q.put(1)
+    assert q.qsize() == 1
+
+
+def test_the_size_is_exact_while_items_wait():
+    q = farcall.Queue(capacity=4096)
+    for i in range(10):
+        q.put(bytes(3000))
+        assert q.qsize() == i + 1
+    for i in range(10):
+        q.get()
+        assert q.qsize() == 9 - i
+
+
+def die_while_putting_one_of_any_number(q, steps):
+    q.put(0)  # 16 bytes
+    q.get()
+    position, items, next_position, next_process, next_total = (PUT + at for at in (64, 72, 80, 96, 104))
+    die_halfway(q, PUT, [(DATA + 16, 3 << 56 | 8), (DATA + 24, 7), (next_position, 32), (next_process, 128),
+                         (next_total, 2), (position, 32), (items, 2)][:steps])
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_an_item_counts_once_whatever_its_putter_had_done_when_it_was_killed(steps):
+    q = farcall.Queue(capacity=4096)
+    process = multiprocessing.get_context("fork").Process(
+        target=die_while_putting_one_of_any_number, args=(q, steps))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    q.put("next")
+    if steps >= 6:
+        assert q.qsize() == 2
+        assert q.get() == 7
+    assert q.qsize() == 1
+    assert q.get() == "next"
+    assert q.qsize() == 0
 
 
 def test_descriptors_that_are_no_queue_are_refused():

@@ -159,6 +159,62 @@ def test_a_child_is_interrupted_whatever_threads_of_its_parent_waited_for():
     signal.signal(signal.SIGUSR1, before[1])
 
 
+@pytest.mark.parametrize("function", ["open_pipe", "subscribe"])
+def test_ctrl_c_ends_a_wait_for_a_name_for_which_another_thread_has_waited(function):
+    program = f"""
+import farcall, os, sys, threading, time
+name = f"nobody-{{os.getpid()}}"
+def wait():
+    try:
+        farcall.{function}(name, timeout=1)
+    except ConnectionRefusedError:
+        pass
+def tell():
+    first.join()
+    print("ready", flush=True)
+first = threading.Thread(target=wait)
+first.start()
+time.sleep(0.2)  # it waits now
+try:
+    threading.Thread(target=tell).start()
+    farcall.{function}(name)
+except KeyboardInterrupt:
+    os._exit(42)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGINT)
+        try:
+            assert child.wait(60) == 42
+        finally:
+            child.kill()
+
+
+def test_a_child_that_a_handler_forks_during_a_wait_for_a_name_waits_as_its_parent():
+    statuses = []
+
+    def fork(*_):
+        if (pid := os.fork()) == 0:
+            try:  # twice: what the first takes back is not its own
+                for _ in range(2):
+                    with pytest.raises(ConnectionRefusedError):
+                        farcall.open_pipe(f"nobody-{os.getpid()}", timeout=0.01)
+                os._exit(42)
+            finally:
+                os._exit(1)
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    before = signal.signal(signal.SIGALRM, fork)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(ConnectionRefusedError):
+            farcall.open_pipe(f"nobody-{os.getpid()}", timeout=1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert statuses == [42]
+
+
 def test_a_signal_does_not_disturb_the_wait_of_another_thread():
     a, b = farcall.pipe()
     received = []

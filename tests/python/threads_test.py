@@ -107,3 +107,32 @@ def test_who_polls_keeps_others_from_receiving():
     a.send(b"x")
     assert b.poll_begin() is False
     assert b.recv() == b"x"
+
+
+def test_an_end_is_closed_or_used_while_it_is_passed_on():
+    for attempt in range(300):
+        a, b = farcall.pipe(capacity=4096)
+        barrier = threading.Barrier(2)
+        passed = []
+
+        def pass_on():
+            barrier.wait()
+            try:
+                passed.append(b._pass())
+            except (OSError, ValueError):
+                passed.append(None)  # it has been used, or closed
+
+        thread = threading.Thread(target=pass_on)
+        thread.start()
+        barrier.wait()
+        if attempt % 2:
+            b.close()
+        else:
+            try:
+                assert b.try_recv() is None
+            except RuntimeError as error:
+                assert "passed" in str(error)
+        thread.join()
+        assert passed[0] is None or all(number > 2 for number in passed[0])
+        b.close()
+        a.close()

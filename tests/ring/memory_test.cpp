@@ -37,6 +37,9 @@ TEST(RingMemory, AttachesOnlyToARingOfTheSameKindAndSize) {
   RingMemory formatted = RingMemory::format(ring.fd(), 8192, RingKind::bytes);
   EXPECT_EQ(attach_error(ring, RingKind::bytes), 0);
   EXPECT_EQ(attach_error(ring, RingKind::messages), EPROTOTYPE);
+  formatted.view().control->magic ^= 1;
+  EXPECT_EQ(attach_error(ring, RingKind::bytes), EPROTO) << "no ring of this library";
+  formatted.view().control->magic ^= 1;
   formatted.view().control->capacity = 1 << 30;
   EXPECT_EQ(attach_error(ring, RingKind::bytes), EPROTO) << "believed a size the file has not";
   EXPECT_EQ(attach_error(SharedMemory::create(page_size()), RingKind::bytes), EPROTO);

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "farcall/ring.hpp"
 #include "farcall/socket.hpp"
@@ -89,6 +90,12 @@ class Pattern {
  private:
   std::uint64_t state_;
 };
+
+inline std::vector<std::byte> message(std::size_t size, std::uint64_t seed) {
+  std::vector<std::byte> bytes(size);
+  Pattern(seed).fill(bytes);
+  return bytes;
+}
 
 inline std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));

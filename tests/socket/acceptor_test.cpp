@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "door/usage.hpp"
 #include "farcall/memory.hpp"
 #include "farcall/socket.hpp"
+#include "forbidden_call.hpp"
 
 namespace farcall::test {
 namespace {
@@ -34,13 +37,25 @@ class Door final : public process::Watch, public std::enable_shared_from_this<Do
   void open() { acceptor_.start(shared_from_this()); }
   void close() { acceptor_.close(); }
   void on_readable(std::uint32_t) noexcept override {
-    acceptor_.accept_waiting([this](UniqueFd&, const Credentials&, bool) { ++let_in; });
-    ++looks;
+    if (refused.exchange(false)) {
+      std::thread([this] {
+        EXPECT_TRUE(forbid_call(SYS_accept4));  // to this thread
+        look();
+      }).join();
+    } else {
+      look();
+    }
   }
+  std::atomic<bool> refused{false};  // the first time
   std::atomic<int> let_in{0};
   std::atomic<int> looks{0};
 
  private:
+  void look() {
+    acceptor_.accept_waiting([this](UniqueFd&, const Credentials&, bool) { ++let_in; });
+    ++looks;
+  }
+
   process::Acceptor acceptor_;
 };
 
@@ -87,6 +102,25 @@ TEST(Acceptor, LetsInWhoCameWhileTheTableWasFull) {
   door->close();
   visitor.reset();
   EXPECT_TRUE(eventually([&] { return open_descriptors() == descriptors; }));
+}
+
+// Who may not accept for a moment, as where the kernel has no memory, tries again.
+TEST(Acceptor, LetsInWhoCameWhileTheKernelHadNoRoom) {
+  door::test::in_child([] {
+    (void)process::Reactor::here();  // its thread may go on
+    const AbstractAddress address("farcall-test/acceptor/" + std::to_string(::getpid()));
+    UniqueFd listener = stream();
+    ASSERT_EQ(::bind(listener.get(), address.get(), address.size()), 0);
+    ASSERT_EQ(::listen(listener.get(), 4), 0);
+    const auto door = std::make_shared<Door>(std::move(listener));
+    door->refused = true;
+    door->open();
+    const UniqueFd visitor = stream();
+    ASSERT_EQ(::connect(visitor.get(), address.get(), address.size()), 0);
+    EXPECT_TRUE(eventually([&] { return door->let_in == 1; }));
+    EXPECT_TRUE(eventually([&] { return door->looks >= 2; }));
+    door->close();
+  });
 }
 
 }  // namespace

@@ -98,6 +98,18 @@ TEST(Named, ASignalThatWasCaughtSinceEndsTheWaitForAServer) {
   EXPECT_EQ(errno_of([&] { connect_named(a_name("nobody"), Deadline::after(20s), since); }), EINTR);
 }
 
+// The kernel, which makes who connects wait for room, knows nothing of it.
+TEST(Named, ASignalThatWasCaughtSinceEndsTheWaitForRoom) {
+  const std::string name = a_name("full");
+  const AbstractAddress address("farcall/" + std::to_string(::geteuid()) + "/" + name);
+  const UniqueFd listener = bound_to(address, SOCK_STREAM);
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  const UniqueFd first = connect_named(name, Deadline::now());
+  const SignalCount since = SignalCount::now();
+  note_signal();
+  EXPECT_EQ(errno_of([&] { connect_named(name, Deadline::after(20s), since); }), EINTR);
+}
+
 TEST(Named, WhoIsSomebodyElseIsTurnedAway) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   const std::string name = a_name("trusts");

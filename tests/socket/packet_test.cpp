@@ -3,6 +3,7 @@
 // Packets that are nearly what they should be.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,9 +15,11 @@
 #include <span>
 #include <vector>
 
+#include "door/child.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
 #include "farcall/socket.hpp"
+#include "process/identity.hpp"
 #include "socket/answers.hpp"
 
 namespace farcall::packets {
@@ -71,6 +74,14 @@ TEST(Packet, ThatIsFollowedByNeitherNoneNorOneIsGarbage) {
   }
 }
 
+// The kernel tells of it once in another way than of others.
+TEST(Packet, OfAPeerThatHasLeftSomeUnreadIsTheEnd) {
+  auto [here, there] = packet_socket_pair();
+  send_descriptors(there.get(), {}, 7);
+  here.reset();
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(take_packet(there.get()).kind, Kind::closed) << i;
+}
+
 TEST(Packet, IsLookedAtBeforeItIsTaken) {
   const auto [here, there] = packet_socket_pair();
   EXPECT_FALSE(descriptors_come_next(there.get()));
@@ -115,6 +126,21 @@ TEST(Answers, AreForTheProcessThatHasMadeTheirSocket) {
   }
   const auto [stream, end] = socket_pair();
   EXPECT_FALSE(made_by_sender(stream.get(), self)) << "it is no packet socket";
+}
+
+// In namespaces: all those who have no number there look alike.
+TEST(Answers, AreForNobodyWhoHasNoNumber) {
+  door::test::Child probe([] {
+    if (::unshare(CLONE_NEWUSER) != 0) ::_exit(1);
+  });
+  if (probe.join() != 0) GTEST_SKIP() << "this system permits no namespaces";
+  door::test::in_child([] {
+    ASSERT_EQ(::unshare(CLONE_NEWUSER), 0);
+    const auto [mine, theirs] = packet_socket_pair();
+    const Credentials unknown{.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()};
+    ASSERT_TRUE(process::is_overflow_id(unknown.uid));
+    EXPECT_FALSE(made_by_sender(theirs.get(), unknown));
+  });
 }
 
 // Whatever kind of socket it is.

@@ -115,6 +115,25 @@ TEST(FdMessage, ClosedPeerIsNoParcel) {
   EXPECT_EQ(error_of([&] { send_fd_message(there.get(), {}); }), EPIPE);
 }
 
+TEST(FdMessage, APeerThatClosesInTheMiddleIsGone) {
+  auto [here, there] = socket_pair();
+  announce(here.get(), {.bytes = 4, .descriptors = 0});
+  here.reset();
+  EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), soon()); }), ECONNRESET);
+}
+
+// It is refused by what it says that it is: the rest does not come.
+TEST(FdMessage, MoreThanTheLargestIsNotWaitedFor) {
+  const auto bytes = static_cast<std::uint16_t>(kFdMessageBytes + 1);
+  const auto descriptors = static_cast<std::uint16_t>(kFdMessageDescriptors + 1);
+  for (const Header& header :
+       {Header{.bytes = bytes, .descriptors = 0}, Header{.bytes = 1, .descriptors = descriptors}}) {
+    const auto [here, there] = socket_pair();
+    announce(here.get(), header);
+    EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), soon()); }), EPROTO);
+  }
+}
+
 TEST(FdMessage, GarbageIsRefusedAndItsDescriptorsAreClosed) {
   const std::size_t before = open_descriptors();
   {

@@ -86,6 +86,19 @@ int hand_over(const MessageConnection& to, std::uint32_t word, int descriptor) {
   }
 }
 
+// What a server answers a call with whose client has room for the length of the reply alone; -1:
+// with an errno.
+int status_of_call(const std::string& name, std::vector<MessageConnection>& kept) {
+  auto [mine, theirs] = socket_pair();
+  if (hand_over(MessageConnection(name), kHello, theirs.get()) != 0) return -1;
+  auto answer = receive_fd_message(mine.get(), Deadline::after(kPatience));
+  if (!answer || answer->descriptors.size() != 1) return -1;
+  kept.emplace_back(farcall_adopt(answer->descriptors[0].release()));
+  std::uint64_t length = 0;
+  set_message_timeout(kPatience);
+  return farcall_send(kept.back().number(), "x", 1, &length, sizeof length);
+}
+
 TEST(ThriftHostile, AFullSocketHoldsNobodyUp) {
   const Acceptor server;
   const auto [mine, theirs] = socket_pair();
@@ -153,6 +166,75 @@ TEST(ThriftHostile, ACallThatThereIsNoMemoryForEndsNoServer) {
   server.expect_service();
 }
 
+// Of a call that is longer than what there is room for. The next one is served.
+TEST(ThriftHostile, ACallOfAClientThatThereIsNoMemoryForIsAnsweredSo) {
+  FARCALL_SKIP_UNDER_ASAN("has an allocator of its own, that does not fail when it is told to");
+  constexpr std::size_t kBytes = 1'234'567;
+  const std::string name = unique_name();
+  const Shared<Event> ready;
+  const Child server([&] {
+    TFarcallServerTransport listening(name);
+    listening.listen();
+    refused_bytes = kBytes;
+    ready->happens();
+    const auto accepted = listening.accept();
+    for (std::uint8_t byte = 0; accepted->read(&byte, 1) == 1;) {
+      accepted->write(&byte, 1);
+      accepted->flush();
+    }
+  });
+  ASSERT_TRUE(ready->wait());
+  std::vector<MessageConnection> kept;
+  EXPECT_EQ(status_of_call(name, kept), kWhole);
+  const std::vector<std::byte> call(kBytes);
+  set_message_timeout(kPatience);
+  EXPECT_EQ(farcall_send(kept[0].number(), call.data(), call.size(), nullptr, 0), -1);
+  EXPECT_EQ(errno, ENOMEM);
+  set_message_timeout(kPatience);
+  EXPECT_EQ(farcall_send(kept[0].number(), call.data(), 1, nullptr, 0), kLonger);
+}
+
+// Nothing of that call goes along with the next one.
+TEST(ThriftHostile, AReplyThatThereIsNoMemoryForEndsTheConnection) {
+  FARCALL_SKIP_UNDER_ASAN("has an allocator of its own, that does not fail when it is told to");
+  constexpr std::uint64_t kBytes = 1'234'567;
+  const std::string name = unique_name();
+  const Shared<Event> ready;
+  const Child hostile([&] {
+    const MessageChannel listening(name);
+    ready->happens();
+    std::uint32_t word = 0;
+    ReceivedMessage hello = listening.receive(std::as_writable_bytes(std::span(&word, 1)));
+    const MessageChannel own;
+    const MessageConnection connection = own.connect();
+    send_fd_message(hello.descriptors()[0], {}, std::array{connection.descriptor()},
+                    Deadline::now());
+    hello.reply();
+    ReceivedMessage call = own.receive({});
+    call.reply(std::as_bytes(std::span(&kBytes, 1)), kLonger);
+    for (;;) ::pause();
+  });
+  ASSERT_TRUE(ready->wait());
+  TFarcallTransport client(name);
+  client.setTimeout(kPatience);
+  client.open();
+  client.write(reinterpret_cast<const std::uint8_t*>("call"), 4);
+  refused_bytes = kBytes;
+  EXPECT_THROW(client.flush(), std::bad_alloc);
+  refused_bytes = 0;
+  EXPECT_FALSE(client.isOpen());
+}
+
+TEST(ThriftHostile, WhatThereIsNoMemoryToWriteIsAnErrorOfTheTransport) {
+  FARCALL_SKIP_UNDER_ASAN("has an allocator of its own, that does not fail when it is told to");
+  TFarcallTransport client("nobody");
+  const std::vector<std::uint8_t> much(1'234'567);
+  refused_bytes = much.size();
+  EXPECT_THROW(client.write(much.data(), static_cast<std::uint32_t>(much.size())),
+               TTransportException);
+  refused_bytes = 0;
+}
+
 // One connection of a stranger's, who keeps all that the server sends.
 TEST(ThriftHostile, HellosOfAStrangerLeaveRoomForOthers) {
   if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
@@ -195,19 +277,6 @@ TEST(ThriftHostile, HellosOfAStrangerLeaveRoomForOthers) {
   EXPECT_EQ(stranger.join(), 0);
 }
 
-// What a server answers a call with whose client has room for the length of the reply alone; -1:
-// with an errno.
-int status_of_call(const std::string& name, std::vector<MessageConnection>& kept) {
-  auto [mine, theirs] = socket_pair();
-  if (hand_over(MessageConnection(name), kHello, theirs.get()) != 0) return -1;
-  auto answer = receive_fd_message(mine.get(), Deadline::after(kPatience));
-  if (!answer || answer->descriptors.size() != 1) return -1;
-  kept.emplace_back(farcall_adopt(answer->descriptors[0].release()));
-  std::uint64_t length = 0;
-  set_message_timeout(kPatience);
-  return farcall_send(kept.back().number(), "x", 1, &length, sizeof length);
-}
-
 TEST(ThriftHostile, RepliesThatAStrangerDoesNotTakeAreBounded) {
   if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
   constexpr std::size_t kReply = std::size_t{1} << 20;
@@ -241,6 +310,81 @@ TEST(ThriftHostile, RepliesThatAStrangerDoesNotTakeAreBounded) {
   EXPECT_EQ(stranger.join(), 0);
   std::vector<MessageConnection> kept;
   for (int i = 0; i <= kMost; ++i) EXPECT_EQ(status_of_call(name, kept), kLonger);
+}
+
+// What a stranger's calls are answered with until one is not taken: that answer, and after how
+// many.
+struct Refusal {
+  int error = 0;
+  int after = 0;
+};
+Refusal far_calls_until_refused(const std::string& name, std::size_t bytes, int most) {
+  const MessageConnection connection(name);
+  // One-way, in the binary protocol.
+  std::vector<std::uint8_t> call(sizeof kFar + bytes);
+  std::memcpy(call.data(), &kFar, sizeof kFar);
+  std::ranges::copy(std::array<std::uint8_t, 4>{0x80, 1, 0, 4}, call.begin() + sizeof kFar);
+  for (int i = 0; i < most; ++i) {
+    set_message_timeout(kPatience);
+    if (farcall_send(connection.number(), call.data(), call.size(), nullptr, 0) != 0)
+      return {.error = errno, .after = i};
+  }
+  return {.error = 0, .after = most};
+}
+
+// A server that keeps the calls that it has accepted.
+class Keeping {
+ public:
+  explicit Keeping(const farcall_limits& limits)
+      : child_([this, limits] {
+          ASSERT_EQ(farcall_limits_set(&limits), 0);
+          TFarcallServerTransport listening(name, 0666);
+          listening.listen();
+          ready_->happens();
+          for (std::vector<std::shared_ptr<TTransport>> all;;) all.push_back(listening.accept());
+        }) {
+    EXPECT_TRUE(ready_->wait());
+  }
+  const std::string name = unique_name();
+
+ private:
+  const Shared<Event> ready_;
+  Child child_;
+};
+
+TEST(ThriftHostile, OneWayCallsFromAfarAreBounded) {
+  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  constexpr int kMost = 12;
+  farcall_limits limits{};
+  limits.size = sizeof limits;
+  limits.descriptors_per_user = kMost;
+  const Keeping server(limits);
+  Child stranger([&] {
+    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    const Refusal refusal = far_calls_until_refused("0/" + server.name, 8, 100);
+    EXPECT_EQ(refusal.error, EAGAIN);
+    EXPECT_EQ(refusal.after, kMost);
+  });
+  EXPECT_EQ(stranger.join(), 0);
+  EXPECT_EQ(far_calls_until_refused(server.name, 8, 100).error, 0);
+}
+
+TEST(ThriftHostile, TheBytesOfCallsFromAfarAreBounded) {
+  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  farcall_limits limits{};
+  limits.size = sizeof limits;
+  limits.bytes_per_user = 4 * kBytes;
+  const Keeping server(limits);
+  Child stranger([&] {
+    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    const Refusal refusal = far_calls_until_refused("0/" + server.name, kBytes, 100);
+    EXPECT_EQ(refusal.error, EAGAIN);
+    EXPECT_GT(refusal.after, 0);
+    EXPECT_LT(refusal.after, 4);
+  });
+  EXPECT_EQ(stranger.join(), 0);
+  EXPECT_EQ(far_calls_until_refused(server.name, kBytes, 8).error, 0);
 }
 
 TEST(ThriftHostile, WhatIsNoConnectionIsClosedByWhoOpens) {

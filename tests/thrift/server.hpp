@@ -12,6 +12,7 @@
 #include <thrift/server/TThreadPoolServer.h>
 #include <thrift/server/TThreadedServer.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -123,6 +124,15 @@ struct Caller {
   std::shared_ptr<TFarcallTransport> transport;
   Client client;
 };
+
+inline TTransportException::TTransportExceptionType type_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const TTransportException& error) {
+    return error.getType();
+  }
+  return TTransportException::UNKNOWN;
+}
 
 inline rpc::test_struct sample(std::size_t text_bytes) {
   rpc::test_struct all;

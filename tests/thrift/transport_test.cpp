@@ -3,6 +3,7 @@
 // What goes wrong, and what it is called.
 #include <signal.h>
 
+#include "farcall/message.h"
 #include "thrift/server.hpp"
 
 namespace farcall::thrift::test {
@@ -11,15 +12,6 @@ namespace {
 using door::test::Child;
 using door::test::Event;
 using door::test::Shared;
-
-TTransportException::TTransportExceptionType type_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const TTransportException& error) {
-    return error.getType();
-  }
-  return TTransportException::UNKNOWN;
-}
 
 // Signals for the thread that makes this, as long as it lives.
 class Signals {
@@ -189,6 +181,48 @@ TEST(ThriftTransport, SignalsDoNotDisturbAnOpen) {
   EXPECT_NO_THROW(client.open());
   server.interrupt();  // unless it has been accepted
   accepting.join();
+}
+
+// A far server that is told that the time is over says EINTR, as a signal does.
+TEST(ThriftTransport, ACallWhoseTimeIsOverIsNotMadeAgain) {
+  const std::string name = unique_name();
+  const int channel = ::farcall_name_attach(name.c_str(), FARCALL_UNBLOCK, 0600);
+  ASSERT_GT(channel, 0);
+  std::atomic<int> calls{0};
+  const auto serve = [&] {
+    for (std::uint32_t word[16];;) {
+      farcall_info info{};
+      const std::int64_t id = ::farcall_receive(channel, word, sizeof word, &info);
+      if (id < 0 && errno == EBADF) return;
+      const bool has_descriptors = info.descriptor_count != 0;
+      (void)::farcall_drop_descriptors(&info);
+      if (id == 0 && info.code == FARCALL_PULSE_UNBLOCK) ::farcall_error(info.value, EINTR);
+      if (id <= 0) continue;
+      if (has_descriptors)
+        ::farcall_error(id, EOPNOTSUPP);
+      else if (info.length == sizeof word[0])
+        ::farcall_reply(id, 0, nullptr, 0);
+      else
+        ++calls;
+    }
+  };
+  // One of them waits for a message whatever the others are at.
+  std::vector<std::thread> far;
+  for (int i = 0; i < 4; ++i) far.emplace_back(serve);
+  TFarcallTransport client(name);
+  EXPECT_NO_THROW(client.open());
+  for (int i = 1; i <= 20; ++i) {
+    client.setTimeout(std::chrono::milliseconds(50));
+    const std::uint8_t bytes[8] = {};
+    client.write(bytes, sizeof bytes);
+    EXPECT_EQ(type_of([&] { client.flush(); }), TTransportException::TIMED_OUT);
+    client.setTimeout(std::chrono::milliseconds(0));
+    EXPECT_NO_THROW(client.open());  // so that all that was sent before has been received
+    EXPECT_LE(calls, i);  // whose time is over may be withdrawn before anybody has received it
+  }
+  ::farcall_channel_destroy(channel);
+  for (std::thread& each : far) each.join();
+  EXPECT_GT(calls, 0);
 }
 
 // However many come: each ends a wait, which begins anew.

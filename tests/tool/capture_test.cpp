@@ -2,8 +2,10 @@
 //
 // farcall capture, with tshark as who reads it.
 #include <gtest/gtest.h>
+#include <linux/sched.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +16,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -185,6 +188,114 @@ TEST_F(Capture, HasDatagramsOnceEach) {
   EXPECT_TRUE(std::binary_search(found.begin(), found.end(), "answer 398"));
 }
 
+// By the numbers of packets.
+std::vector<unsigned> numbers(const std::string& file, const std::string& filter) {
+  std::istringstream text(tshark(file, "-Y '" + filter + "' -T fields -e frame.number"));
+  return {std::istream_iterator<unsigned>(text), {}};
+}
+
+TEST_F(Capture, SaysOfNoConnectionThatItEndsBecauseTheLibraryGivesItUp) {
+  const Finished finished = capture("alone 700", "tcp");
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  EXPECT_GT(numbers(file(), "tcp.len==48").size(), 100U);
+  EXPECT_EQ(tshark(file(), "-Y 'tcp.flags.fin==1'"), "");
+}
+
+TEST_F(Capture, SaysOfNoConnectionThatItEndsWhileAnotherProcessHoldsIt) {
+  const Finished finished = capture_all("forked 200");
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const std::vector<unsigned> data = numbers(file(), "tcp.len==48");
+  const std::vector<unsigned> ends = numbers(file(), "tcp.flags.fin==1");
+  ASSERT_GT(data.size(), 700U);
+  for (const unsigned end : ends) EXPECT_GT(end, data.back());
+}
+
+TEST_F(Capture, HasProgramsThatWriteOverTheirEnvironment) {
+  const Finished finished = capture("titled 1 40", "tcp");
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  std::istringstream names(tshark(file(), "-T fields -e frame.interface_name"));
+  const std::set<std::string> processes{std::istream_iterator<std::string>(names), {}};
+  EXPECT_EQ(processes.size(), 2U);
+}
+
+TEST_F(Capture, HasProgramsThatGetAnotherEnvironment) {
+  const std::string place = directory_.file("");
+  std::ofstream(place + "go") << "now";
+  Command command({"capture", "-w", file(), "-x", "env -i " + kTalk + "flood 0 " + place, "tcp"});
+  // Nobody waits for the capture there, so it is waited for here.
+  const bool found = within_seconds(50, [&] { return !numbers(file(), "tcp.len==48").empty(); });
+  std::ofstream(place + "end") << "now";
+  const Finished finished = command.wait();
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  EXPECT_TRUE(found) << finished.err;
+}
+
+TEST_F(Capture, HasWhatItsCommandStartsLate) {
+  const Finished finished =
+      run_farcall({"capture", "-w", file(), "-x", "sleep 11; " + kTalk + "udp 200", "udp"});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  EXPECT_GT(numbers(file(), "udp").size(), 200U) << finished.err;
+}
+
+bool has_ended(const Command& command) {
+  siginfo_t ended{};
+  return ::waitid(P_PID, static_cast<id_t>(command.pid()), &ended, WEXITED | WNOHANG | WNOWAIT) ==
+             0 &&
+         ended.si_pid != 0;
+}
+
+TEST_F(Capture, EndsWhenItsProcessHasEndedThoughNobodyWaitsForIt) {
+  const pid_t sleeper = ::fork();
+  ASSERT_GE(sleeper, 0);
+  if (sleeper == 0) {
+    ::execl(FARCALL_COMMAND, "farcall", "run", "--", "sleep", "60", nullptr);
+    ::_exit(127);
+  }
+  // A filter may stand behind the processes.
+  Command command({"capture", "-w", file(), "-p", std::to_string(sleeper), "port", "6379"});
+  EXPECT_TRUE(within_seconds(20, [&] { return size_of(file()) != 0; }));
+  ::kill(sleeper, SIGKILL);
+  EXPECT_TRUE(within_seconds(20, [&] { return has_ended(command); }));
+  command.kill(SIGINT);
+  EXPECT_EQ(command.wait().code, 0);
+  ::waitpid(sleeper, nullptr, 0);
+}
+
+// A child with that number.
+pid_t fork_as(pid_t pid) {
+  clone_args arguments{};
+  arguments.exit_signal = SIGCHLD;
+  arguments.set_tid = reinterpret_cast<std::uintptr_t>(&pid);
+  arguments.set_tid_size = 1;
+  return static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments));
+}
+
+TEST_F(Capture, EndsWhenAnotherProcessGetsTheNumberOfItsOwn) {
+  const auto sleep = [] {
+    ::execl(FARCALL_COMMAND, "farcall", "run", "--", "sleep", "60", nullptr);
+    ::_exit(127);
+  };
+  const pid_t sleeper = ::fork();
+  ASSERT_GE(sleeper, 0);
+  if (sleeper == 0) sleep();
+  Command command({"capture", "-w", file(), "-p", std::to_string(sleeper)});
+  EXPECT_TRUE(within_seconds(20, [&] { return size_of(file()) != 0; }));
+  // Those before it were started in another tick.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ::kill(sleeper, SIGKILL);
+  ::waitpid(sleeper, nullptr, 0);
+  const pid_t other = fork_as(sleeper);
+  if (other == 0) sleep();
+  if (other > 0) {
+    EXPECT_TRUE(within_seconds(20, [&] { return has_ended(command); }));
+  }
+  command.kill(SIGINT);
+  EXPECT_EQ(command.wait().code, 0);
+  if (other < 0) GTEST_SKIP() << "no process may be given its number here";
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
+}
+
 TEST_F(Capture, HasOnlyWhatTheFilterWants) {
   const Finished finished = capture("tcp 1 20", "udp or port 9");
   ASSERT_EQ(finished.code, 0) << finished.err;
@@ -263,6 +374,22 @@ TEST_F(Capture, TwoSignalsAtOnceEndItAsOneDoes) {
     // It captures what other tests send, too.
     EXPECT_NE(lost(finished), UINT64_MAX) << finished.err;
   }
+}
+
+// As under nohup(1).
+TEST_F(Capture, GoesOnWhereItWasStartedToIgnoreASignal) {
+  Command command({"capture", "-w", file()}, [] { ::signal(SIGHUP, SIG_IGN); });
+  ASSERT_TRUE(within_seconds(20, [&] { return size_of(file()) != 0; }));
+  command.kill(SIGHUP);
+  siginfo_t ended{};
+  for (int i = 0; i < 30 && ended.si_pid == 0; ++i) {
+    ::usleep(10'000);
+    ASSERT_EQ(
+        ::waitid(P_PID, static_cast<id_t>(command.pid()), &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+  }
+  EXPECT_EQ(ended.si_pid, 0);
+  command.kill(SIGINT);
+  EXPECT_EQ(command.wait().code, 0);
 }
 
 TEST_F(Capture, TellsProgramsWhatItHasAndLost) {

@@ -130,6 +130,18 @@ TEST(ChannelCommand, ListsWhoServesAndWhoIsBlockedOnWhom) {
   EXPECT_TRUE(std::regex_search(listed.out, on_us)) << listed.out;
 }
 
+// A name without a user is one's own, for who looks as for who opens.
+TEST(ChannelCommand, StatFindsBothEndsByTheName) {
+  const Server server;
+  MessageConnection connection(server.name());
+  std::byte reply[10];
+  (void)connection.send(std::as_bytes(std::span("x", 1)), reply);
+  const Finished stat = run_farcall({"stat", server.name(), "--interval", "0"});
+  const std::string full = std::to_string(::geteuid()) + "/" + server.name();
+  EXPECT_NE(stat.out.find("channel client of " + full), std::string::npos) << stat.out << stat.err;
+  EXPECT_NE(stat.out.find("channel server of " + full), std::string::npos) << stat.out;
+}
+
 // Anybody may serve a name, and says of itself what it likes.
 class Liar {
  public:

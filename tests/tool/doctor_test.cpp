@@ -85,6 +85,19 @@ TEST(DoctorCommand, FailsWhereThereIsNoSuchProcess) {
   EXPECT_NE(finished.err.find("ESRCH"), std::string::npos) << finished.err;
 }
 
+TEST(DoctorCommand, SaysOfAProcessThatNobodyHasWaitedForThatItHasEnded) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(0);
+  siginfo_t ended{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
+  const Finished finished = run_farcall({"doctor", std::to_string(child)});
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_EQ(finished.out, "");
+  EXPECT_NE(finished.err.find("it has ended"), std::string::npos) << finished.err;
+}
+
 // --- settings
 
 struct Setting {

@@ -138,6 +138,15 @@ TEST_P(EndedBy, ASignalTheServerLeavesNothing) {
   EXPECT_FALSE(served.server().left_processes());
 }
 
+// As under nohup(1).
+TEST(DoorCommand, AServerThatWasStartedToIgnoreASignalGoesOn) {
+  Served served({"cat"}, [] { ::signal(SIGHUP, SIG_IGN); });
+  served.await();
+  served.server().kill(SIGHUP);
+  EXPECT_EQ(served.call("still here").out, "still here");
+  EXPECT_EQ(served.end(SIGTERM).code, 0);
+}
+
 TEST(DoorCommand, AServerThatIsToldToEndFinishesItsCalls) {
   Served served({"sh", "-c", ": > $(cat); sleep 1; echo finished"});
   served.await();

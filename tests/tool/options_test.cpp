@@ -78,6 +78,15 @@ TEST(Farcall, FailsWhereWhatItPrintsIsLost) {
   }
 }
 
+// A status that means something else must not stand for what was lost: of a shell, which has not
+// the library, there is something to say.
+TEST(Farcall, SaysThatWhatItPrintsIsLostWhateverElseItsStatusSays) {
+  const std::string said =
+      output_of(FARCALL_COMMAND " doctor --json $$ 2>&1 >/dev/full; echo $?; true");
+  EXPECT_NE(said.find("farcall: cannot write to standard output"), std::string::npos) << said;
+  EXPECT_TRUE(said.ends_with("\n1\n")) << said;
+}
+
 TEST(Farcall, RefusesEmptyWords) {
   EXPECT_EQ(run_farcall({"stat", ""}).code, 2);
   EXPECT_EQ(run_farcall({"capture", "-w", "/dev/null", "-x", ""}).code, 2);
@@ -135,6 +144,9 @@ INSTANTIATE_TEST_SUITE_P(
                     BadLine{"NoDepth", {"--depth", "0"}, 2, "\"0\" is no depth"},
                     BadLine{"Option", {"--fast"}, 2, "--fast"},
                     BadLine{"Rounds", {"--rounds", "0"}, 2, "--rounds"},
+                    BadLine{"Seed", {"--seed", "-1"}, 2, "--seed"},
+                    BadLine{"JsonFolder", {"--json", "/tmp"}, 1, "EISDIR"},
+                    BadLine{"PlotFolder", {"--plot", "/tmp"}, 1, ""},
                     BadLine{"JsonFile", {"--json", "/no/such/directory/x"}, 1, "ENOENT"},
                     BadLine{"PlotFile", {"--plot", "/no/such/directory/x.png"}, 1, ""}),
     [](const auto& instance) { return instance.param.name; });

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // farcall run, as it is used from a shell.
+#include <elf.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -126,6 +129,39 @@ TEST(RunCommand, RefusesAStaticProgram) {
   EXPECT_NE(finished.err.find("is linked statically"), std::string::npos) << finished.err;
 }
 
+// Its notes are as long as a file with nothing in it may be.
+TEST(RunCommand, LooksAtNoMoreOfAProgramThanItNeeds) {
+  const ScratchDirectory directory;
+  const std::string program = directory.file("program");
+  constexpr std::uint64_t kLong = std::uint64_t{1} << 40;
+  Elf64_Ehdr header{};
+  std::ifstream("/proc/self/exe", std::ios::binary)
+      .read(reinterpret_cast<char*>(&header), sizeof header);
+  header.e_phoff = sizeof header;
+  header.e_phnum = 73;
+  Elf64_Phdr note{};
+  note.p_type = PT_NOTE;
+  note.p_filesz = kLong;
+  {
+    std::ofstream file(program, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(&header), sizeof header);
+    for (int i = 0; i < 73; ++i) file.write(reinterpret_cast<const char*>(&note), sizeof note);
+  }
+  ASSERT_EQ(::truncate(program.c_str(), kLong), 0);
+  ASSERT_EQ(::chmod(program.c_str(), 0755), 0);
+  Command command({"run", "--", program});
+  siginfo_t ended{};
+  for (int i = 0; i < 300 && ended.si_pid == 0; ++i) {
+    ASSERT_EQ(
+        ::waitid(P_PID, static_cast<id_t>(command.pid()), &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+    ::usleep(100'000);
+  }
+  if (ended.si_pid == 0) command.kill(SIGKILL);
+  const Finished finished = command.wait();
+  EXPECT_NE(finished.code, 128 + SIGKILL);
+  EXPECT_NE(finished.err.find("linked statically"), std::string::npos) << finished.err;
+}
+
 TEST(RunCommand, RefusesASetuidProgram) {
   if (::getuid() != 0) GTEST_SKIP() << "only root can make a program that belongs to another user";
   const ScratchDirectory directory;
@@ -175,6 +211,30 @@ TEST(RunCommand, ReportsAfterTheProgramHasEndedAndPassesOnItsCode) {
   std::ifstream file(directory.file("stats"));
   const json stats = json::parse(file);
   EXPECT_TRUE(stats.at("endpoints").empty());
+}
+
+TEST(RunCommand, RunsNothingWhereItCouldNotReport) {
+  const ScratchDirectory directory;
+  const Finished finished = run_farcall({"run", "--stats-json", "/no/such/directory/x", "--", "sh",
+                                         "-c", ": > " + directory.file("ran") + "; exit 7"});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.err.find("write /no/such/directory/x"), std::string::npos) << finished.err;
+  EXPECT_TRUE(directory.files().empty());
+}
+
+TEST(RunCommand, PassesOnTheCodeOfAProgramWhoseReportIsLost) {
+  const Finished finished =
+      run_farcall({"run", "--stats-json", "/dev/full", "--", "sh", "-c", "exit 7"});
+  EXPECT_EQ(finished.code, 7);
+  EXPECT_NE(finished.err.find("write /dev/full"), std::string::npos) << finished.err;
+}
+
+TEST(RunCommand, LeavesNothingOfALongerReport) {
+  const ScratchDirectory directory;
+  std::ofstream(directory.file("stats")) << std::string(100'000, 'x');
+  EXPECT_EQ(run_farcall({"run", "--stats-json", directory.file("stats"), "--", "true"}).code, 0);
+  std::ifstream file(directory.file("stats"));
+  EXPECT_TRUE(json::parse(file).contains("endpoints"));
 }
 
 TEST(RunCommand, ReportsAlsoWhenTheProgramIsKilled) {

@@ -28,10 +28,28 @@ std::string modes_of(int terminal) {
   return text;
 }
 
+// Returns in the job, which is in the foreground.
+void lead_job() {
+  const pid_t job = ::fork();
+  if (job == 0) {
+    ::setpgid(0, 0);
+    ::signal(SIGTTOU, SIG_IGN);
+    ::tcsetpgrp(STDIN_FILENO, ::getpid());
+    ::signal(SIGTTOU, SIG_DFL);
+    return;
+  }
+  int status = 0;
+  while (::waitpid(job, &status, WUNTRACED) == job && WIFSTOPPED(status)) {
+    ::raise(SIGSTOP);
+    ::kill(-job, SIGCONT);
+  }
+  ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 126);
+}
+
 }  // namespace
 
 TestTerminal::TestTerminal(const std::vector<std::string>& arguments, unsigned short width,
-                           unsigned short height)
+                           unsigned short height, Leader leader)
     : lines_(height), height_(height) {
   winsize size{};
   size.ws_col = width;
@@ -42,6 +60,7 @@ TestTerminal::TestTerminal(const std::vector<std::string>& arguments, unsigned s
   pid_ = ::fork();
   if (pid_ != 0) return;
   ::login_tty(slave_);
+  if (leader == Leader::shell) lead_job();
   std::vector<char*> argv{const_cast<char*>(FARCALL_COMMAND)};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);

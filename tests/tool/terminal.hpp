@@ -13,8 +13,11 @@ namespace farcall::test {
 
 class TestTerminal {
  public:
+  // What the terminal belongs to: the command itself, whom nobody would continue, or something like
+  // a shell, whose job the command is, and which stops, continues and ends with it.
+  enum class Leader { command, shell };
   explicit TestTerminal(const std::vector<std::string>& arguments, unsigned short width = 160,
-                        unsigned short height = 30);
+                        unsigned short height = 30, Leader leader = Leader::command);
   ~TestTerminal();
   TestTerminal(const TestTerminal&) = delete;
   TestTerminal& operator=(const TestTerminal&) = delete;
@@ -36,7 +39,7 @@ class TestTerminal {
   [[nodiscard]] bool shows_cursor() const { return cursor_; }
   // Whether the terminal's modes are what they were before the command began.
   [[nodiscard]] bool has_modes_of_old() const;
-  [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] pid_t pid() const { return pid_; }  // of the leader
 
  private:
   bool read(int timeout_ms);

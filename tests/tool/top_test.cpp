@@ -306,9 +306,9 @@ TEST(TopCommand, CanBeStoppedAndGoesOn) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // which a change of the user clears
     for (;;) ::pause();
   }
-  TestTerminal terminal({"top", "--interval", "0.1"});
+  TestTerminal terminal({"top", "--interval", "0.1"}, 160, 30, TestTerminal::Leader::shell);
   ASSERT_TRUE(terminal.shows("farcall top"));
-  terminal.kill(SIGTSTP);
+  terminal.type("\x1a");  // Ctrl-Z
   int status = 0;
   ASSERT_EQ(::waitpid(terminal.pid(), &status, WUNTRACED), terminal.pid());
   EXPECT_TRUE(WIFSTOPPED(status));
@@ -323,6 +323,14 @@ TEST(TopCommand, CanBeStoppedAndGoesOn) {
   EXPECT_TRUE(terminal.has_modes_of_old());
   ::kill(other, SIGKILL);
   EXPECT_EQ(::waitpid(other, nullptr, 0), other);
+}
+
+TEST(TopCommand, GoesOnWhereNobodyWouldContinueIt) {
+  TestTerminal terminal({"top", "--interval", "0.1"});
+  ASSERT_TRUE(terminal.shows("farcall top"));
+  terminal.type("\x1a");  // Ctrl-Z
+  terminal.type("q");
+  EXPECT_EQ(terminal.wait(), 0);
 }
 
 // Whoever looks and is killed leaves the watched as they were, but for a lease that ends.

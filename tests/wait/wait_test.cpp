@@ -109,6 +109,84 @@ TEST_P(WaitIn, EndsSoonWhenThePeerDies) {
   }
 }
 
+// Who waits for a moment again and again, or is interrupted each time, learns of it as well.
+TEST_P(WaitIn, LearnsOfADeathHoweverShortItIs) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  shared.lifeline.second.reset();
+  for (const auto duration : {1us, 1000us, 10'000us})
+    EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(duration),
+                          [&] { return shared.ready(); }),
+              Outcome::peer_gone);
+  const SignalCount since = SignalCount::now();
+  note_signal();
+  EXPECT_EQ(
+      waiter.wait(
+          shared.mine, shared.peers, Deadline::never(), [&] { return shared.ready(); }, since),
+      Outcome::peer_gone);
+}
+
+// Where a process may have no descriptors, beyond those that it has, the kernel polls none.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit none{.rlim_cur = 0, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  NoDescriptors(const NoDescriptors&) = delete;
+  NoDescriptors& operator=(const NoDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST_P(WaitIn, WithoutDescriptorsToPollIsNotInterrupted) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer and its companions need descriptors to look at memory";
+#endif
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  const NoDescriptors limit;
+  // Longer than a sleeper stays on the futex.
+  EXPECT_EQ(
+      waiter.wait(shared.mine, shared.peers, Deadline::after(60ms), [&] { return shared.ready(); }),
+      Outcome::timed_out);
+  std::thread waker([&] {
+    Waiter other(shared.lifeline.second.get(), GetParam());
+    std::this_thread::sleep_for(60ms);
+    shared.word.store(true, std::memory_order_release);
+    other.wake(shared.peers, shared.mine);
+  });
+  EXPECT_EQ(
+      waiter.wait(shared.mine, shared.peers, Deadline::after(40s), [&] { return shared.ready(); }),
+      Outcome::ok);
+  waker.join();
+}
+
+TEST_P(WaitIn, WithoutDescriptorsToPollLearnsOfADeath) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  const NoDescriptors limit;
+  shared.lifeline.second.reset();
+  for (const Deadline deadline : {Deadline::now(), Deadline::after(40s)})
+    EXPECT_EQ(waiter.wait(shared.mine, shared.peers, deadline, [&] { return shared.ready(); }),
+              Outcome::peer_gone);
+}
+
+// The doorbell is in front of what tells of the death.
+TEST(Waiter, WithoutDescriptorsToPollLearnsOfADeathAfterADoorbell) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), WaitMode::block);
+  const NoDescriptors limit;
+  ASSERT_EQ(::send(shared.lifeline.second.get(), "", 1, 0), 1);
+  shared.lifeline.second.reset();
+  EXPECT_EQ(
+      waiter.wait(shared.mine, shared.peers, Deadline::after(40s), [&] { return shared.ready(); }),
+      Outcome::peer_gone);
+}
+
 // A processor that others want as well is no measure of time: what it has worked meanwhile is. The
 // least of some waits, since it may have been kept from looking.
 TEST_P(WaitIn, LearnsOfADeathWithLittleWork) {
@@ -306,6 +384,20 @@ TEST(Waiter, SleeperIsInterruptedBySignals) {
   ::sigaction(SIGUSR1, &before, nullptr);
 }
 
+TEST(Waiter, CountsWhatItHasSpunWhereTheDeadlineHasPassed) {
+  Shared shared;
+  observe::Half counted{};
+  Waiter waiter(shared.lifeline.first.get(), WaitMode::adaptive);
+  waiter.observe(&counted);
+  shared.peers.processor = 1000;  // on another one, where spinning may pay
+  const std::int64_t start = monotonic_ns();
+  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline(start - 1'000'000),
+                        [&] { return shared.ready(); }),
+            Outcome::timed_out);
+  EXPECT_LE(static_cast<std::int64_t>(counted.spun_ns), monotonic_ns() - start);
+  EXPECT_GE(static_cast<std::int64_t>(counted.spun_ns), 0);
+}
+
 TEST(Waiter, IdleSleeperTakesNoProcessorTime) {
   Shared shared;
   Waiter waiter(shared.lifeline.first.get(), WaitMode::adaptive);
@@ -410,6 +502,20 @@ TEST_P(WaitIn, APeerThatRingsWithoutEndDoesNotPutOffTheDeadline) {
                         [&] { return patience.over.load(); }),
             Outcome::timed_out);
   EXPECT_EQ(shared.mine.parked.load(), WaitState::kAwake);
+}
+
+// No sleep on such a word lasts, and none ends by the clock.
+TEST_P(WaitIn, APeerThatChangesTheWordWithoutEndDoesNotPutOffTheDeadline) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  const std::int64_t patience = monotonic_ns() + std::chrono::nanoseconds(10s).count();
+  // Whoever looks has said just before that it sleeps.
+  const auto change = [&] {
+    shared.mine.parked = WaitState::kAwake;
+    return monotonic_ns() > patience;
+  };
+  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(60ms), change),
+            Outcome::timed_out);
 }
 
 TEST_P(WaitIn, AMomentBeforeTheMachinesStartHasPassed) {

@@ -2,6 +2,8 @@
 //
 // Who is woken and who is not: looked at in the words themselves.
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +13,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <latch>
+#include <thread>
 #include <utility>
 
 #include "farcall/socket.hpp"
@@ -114,6 +118,82 @@ TEST(Wake, ByASignalIsForTheInnermostSleep) {
   }
   note_signal();
   EXPECT_EQ(outer, WaitState::kAwake);
+}
+
+// ---- doorbells for which there is no memory ----
+
+// Answers the system calls of one thread as the kernel would without memory, for a while.
+class WithoutMemory {
+ public:
+  // For the thread that is to be without. False: it cannot be.
+  bool begin(unsigned number) {
+    const std::array filter{
+        sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+        sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+        sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const sock_fprog program{.len = filter.size(),
+                             .filter = const_cast<sock_filter*>(filter.data())};
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return false;
+    calls_ = UniqueFd(static_cast<int>(::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
+                                                 SECCOMP_FILTER_FLAG_NEW_LISTENER, &program)));
+    return static_cast<bool>(calls_);
+  }
+  // For another. False: no call came.
+  bool answer(bool fail) {
+    pollfd call{.fd = calls_.get(), .events = POLLIN, .revents = 0};
+    seccomp_notif asked{};
+    if (::poll(&call, 1, 10'000) != 1 ||
+        ::ioctl(calls_.get(), SECCOMP_IOCTL_NOTIF_RECV, &asked) != 0)
+      return false;
+    seccomp_notif_resp said{};
+    said.id = asked.id;
+    if (fail)
+      said.error = -ENOBUFS;
+    else
+      said.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+    return ::ioctl(calls_.get(), SECCOMP_IOCTL_NOTIF_SEND, &said) == 0;
+  }
+
+ private:
+  UniqueFd calls_;
+};
+
+short events_at(const UniqueFd& socket) {
+  pollfd there{.fd = socket.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
+  return ::poll(&there, 1, 0) < 0 ? short{0} : there.revents;
+}
+
+TEST(Wake, IsTriedAgainWhereThereWasNoMemoryForIt) {
+  const std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
+  Waiter waiter(lifeline.first.get(), WaitMode::block);
+  Asleep asleep(waiter, WaitState::kOnDescriptor);
+  WithoutMemory kernel;
+  std::latch begun(1);
+  std::atomic<bool> works{false};
+  std::thread waker([&] {
+    works = kernel.begin(SYS_sendto);
+    begun.count_down();
+    if (works) waiter.wake(asleep.mine, asleep.peers);
+  });
+  begun.wait();
+  if (works) {
+    for (const bool fail : {true, true, false}) EXPECT_TRUE(kernel.answer(fail));
+  }
+  waker.join();
+  ASSERT_TRUE(works) << "no filter of system calls can be watched here";
+  EXPECT_EQ(events_at(lifeline.second), POLLIN);
+}
+
+TEST(Wake, IsByTheEndOfTheSocketWhereThereIsNoMemoryForADoorbell) {
+  const std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
+  Waiter waiter(lifeline.first.get(), WaitMode::block);
+  Asleep asleep(waiter, WaitState::kOnDescriptor);
+  std::thread([&] {
+    ASSERT_TRUE(test::forbid_call(SYS_sendto, ENOBUFS));
+    waiter.wake(asleep.mine, asleep.peers);
+  }).join();
+  EXPECT_NE(events_at(lifeline.second) & POLLRDHUP, 0);
 }
 
 // A program may forbid it to itself when the library has been loaded; what is waited for then is

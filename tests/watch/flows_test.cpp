@@ -4,6 +4,7 @@
 #include "watch/flows.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace farcall::test {
 namespace {
@@ -141,6 +142,28 @@ TEST(WatchFlows, WhatIsSeenLateHasNotPassedSinceTheLastLook) {
     EXPECT_EQ(flow.total.forward.messages, is_late ? 1000U : 7U);
     EXPECT_EQ(flow.grown.forward.messages, is_late ? 1000U : 7U);
   }
+}
+
+// Of an end that is not seen, for a look or from the beginning, the other one tells meanwhile.
+TEST(WatchFlows, WhatTheOtherEndHasToldIsNotCountedAgain) {
+  Flows flows({.timed = false});
+  const pid_t other = ::getpid();  // which is not looked at, but there is one
+  const auto look = [&](std::uint64_t asked, std::uint64_t answered, bool server_seen) {
+    End client = end_of(Role::client, 5, asked, answered);
+    End server = end_of(Role::server, 5, answered, asked);
+    client.peer = other;
+    client.name = server.name = "a name";
+    std::vector<Process> all{process_of(kOne, {client})};
+    if (server_seen) all.push_back(process_of(other, {server}));
+    all[0].user = ::geteuid();
+    flows.look(all);
+    return flows.flows().at(0).grown.back.messages;
+  };
+  EXPECT_EQ(look(100, 100, false), 100U);
+  EXPECT_EQ(look(100, 100, true), 100U);
+  EXPECT_EQ(look(110, 110, true), 110U);
+  EXPECT_EQ(look(120, 120, false), 120U);
+  EXPECT_EQ(look(120, 120, true), 120U);
 }
 
 TEST(WatchFlows, WhatHasPassedStaysCountedWhenAConnectionGoes) {

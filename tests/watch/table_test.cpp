@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Entries: what their owner does with them.
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -9,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "farcall/error.hpp"
 #include "farcall/observe.hpp"
 #include "watch/ends.hpp"
 #include "watch/lease.hpp"
@@ -216,6 +222,65 @@ TEST(ObserveTable, OneOfManyMessagesIsTimed) {
     observe::note_received(entry.received(), nullptr, 1);
   }
   EXPECT_EQ(observe::times_of(*entry.get()).count, 10U);
+}
+
+// The process may have unmapped it, or executed another program.
+TEST(ObserveTable, WhatStandsWhereATableWasIsNotWrittenTo) {
+  const Entry entry(described("gone"));
+  watch::Process self;
+  ASSERT_EQ(watch::look(::getpid(), self), watch::Seen::yes);
+  ASSERT_EQ(self.ends.size(), 1U);
+  const std::vector<std::uint64_t> other(sizeof(observe::Table) / sizeof(std::uint64_t));
+  watch::End gone = self.ends[0];
+  gone.table = reinterpret_cast<std::uint64_t>(other.data());
+  using Word = watch::Lease::Word;
+  const std::vector<watch::Lease> leases{{.word = Word::tap_new, .end = &gone},
+                                         {.word = Word::watch, .end = &self.ends[0]},
+                                         {.word = Word::tap_children, .end = &gone}};
+  EXPECT_EQ(watch::renew(self, leases, std::chrono::seconds(10)), 1U);
+  EXPECT_NE(entry.get()->sent.watch, 0U);
+  EXPECT_EQ(std::ranges::count(other, 0U), std::ssize(other));
+}
+
+// An idle machine would look the same.
+TEST(Everybody, AreNotToldWithoutADescriptor) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer and its companions need descriptors to look at memory";
+#endif
+  for (const rlim_t left : {0U, 1U}) {
+    Child child([left] {
+      const int next = ::dup(STDIN_FILENO);
+      ::close(next);
+      rlimit limit{};
+      ::getrlimit(RLIMIT_NOFILE, &limit);
+      limit.rlim_cur = static_cast<rlim_t>(next) + left;
+      if (next < 0 || ::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;
+      try {
+        return watch::Everybody().look().empty() ? 3 : 4;
+      } catch (const SystemError& error) {
+        return error.code().value() == EMFILE ? 0 : 5;
+      }
+    });
+    EXPECT_EQ(child.wait(), 0) << left;
+  }
+}
+
+TEST(Everybody, AreNotToldWithoutProc) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to mount";
+  Child child([] {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", "/proc", "tmpfs", 0, nullptr) != 0)
+      return 2;
+    try {
+      return watch::Everybody().look().empty() ? 3 : 4;
+    } catch (const SystemError& error) {
+      return error.code().value() == ENOENT ? 0 : 5;
+    }
+  });
+  const int status = child.wait();
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) GTEST_SKIP() << "this system permits no namespaces";
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -88,8 +88,7 @@ static PyObject* create_publisher(PyObject* module, PyObject* const* args, Py_ss
   self->life.handle = handle;
   self->life.free = free_publisher;
   if (enter(&self->life)) leave(&self->life); /* it is this process's from the beginning */
-  if (make_sender(&self->sender, &self->life, &sending, options.wait, SIZE_MAX))
-    return (PyObject*)self;
+  if (make_sender(&self->sender, &self->life, &sending, options.wait)) return (PyObject*)self;
   Py_DECREF(self);
   return NULL;
 }
@@ -112,6 +111,13 @@ static PyObject* publisher_try_send(PyObject* self, PyObject* data) {
   return send_bytes(&as_publisher(self)->sender, data, 0, true);
 }
 
+static PyObject* publisher_send_in_turn(PyObject* self, PyObject* data) {
+  return send_in_turn(&as_publisher(self)->sender, data);
+}
+static PyObject* publisher_end_send_turn(PyObject* self, PyObject* unused) {
+  (void)unused;
+  return end_sending_turn(&as_publisher(self)->sender);
+}
 static PyObject* publisher_send_poll_begin(PyObject* self, PyObject* unused) {
   (void)unused;
   return begin_send_poll(&as_publisher(self)->sender);
@@ -206,7 +212,7 @@ static PyObject* open_subscriber(PyObject* module, PyObject* const* args, Py_ssi
   farcall_subscriber* handle = NULL;
   int error;
   do {
-    struct noted_signals* const noted = note_signals();
+    note_signals();
     error = -EINTR;
     if (PyErr_CheckSignals() == 0) { /* those that came before were not noted */
       PyThreadState* const thread = PyEval_SaveThread();
@@ -215,7 +221,7 @@ static PyObject* open_subscriber(PyObject* module, PyObject* const* args, Py_ssi
       error = farcall_subscriber_open(name, &options, left, &handle);
       PyEval_RestoreThread(thread);
     }
-    stop_noting(noted);
+    stop_noting();
   } while (error == -EINTR && !PyErr_Occurred() && PyErr_CheckSignals() == 0);
   if (error == 0) return make_subscriber(type, handle, options.wait);
   return PyErr_Occurred() ? NULL : raise_error(error);
@@ -255,6 +261,14 @@ static PyObject* subscriber_recv(PyObject* self, PyObject* const* args, Py_ssize
 static PyObject* subscriber_try_recv(PyObject* self, PyObject* unused) {
   (void)unused;
   return try_receive_bytes(&as_subscriber(self)->receiver);
+}
+static PyObject* subscriber_recv_in_turn(PyObject* self, PyObject* unused) {
+  (void)unused;
+  return receive_in_turn(&as_subscriber(self)->receiver);
+}
+static PyObject* subscriber_end_recv_turn(PyObject* self, PyObject* unused) {
+  (void)unused;
+  return end_receiving_turn(&as_subscriber(self)->receiver);
 }
 static PyObject* subscriber_recv_into(PyObject* self, PyObject* const* args, Py_ssize_t count,
                                       PyObject* keywords) {
@@ -308,6 +322,10 @@ static PyMethodDef publisher_methods[] = {
     {"send_poll_end", publisher_send_poll_end, METH_NOARGS, "After send_fileno() has been polled."},
     {"send_fileno", publisher_send_fileno, METH_NOARGS,
      "The descriptor that becomes readable, after send_poll_begin(), when there may be room."},
+    {"_send_in_turn", publisher_send_in_turn, METH_O,
+     "As try_send(), but False also where others are to have their turn."},
+    {"_end_send_turn", publisher_end_send_turn, METH_NOARGS,
+     "Whether it was False for that reason."},
     {"_invite", publisher_invite, METH_NOARGS,
      "A descriptor that makes who has it a reader. It is the caller's."},
     {"close", publisher_close, METH_NOARGS, "Readers end once they have read what is there."},
@@ -337,6 +355,10 @@ static PyMethodDef subscriber_methods[] = {
     {"fileno", subscriber_fileno, METH_NOARGS,
      "The descriptor that becomes readable, after poll_begin(), when there may be something to "
      "receive."},
+    {"_recv_in_turn", subscriber_recv_in_turn, METH_NOARGS,
+     "As try_recv(), but None also where others are to have their turn."},
+    {"_end_recv_turn", subscriber_end_recv_turn, METH_NOARGS,
+     "Whether there was None for that reason."},
     {"close", subscriber_close, METH_NOARGS, "This is no reader any more."},
     {0}};
 static PyGetSetDef subscriber_attributes[] = {

@@ -40,7 +40,8 @@ static PyObject* end_calls(PyObject* module, PyObject* unused) {
 }
 
 /* Called by threads that Python does not know. */
-static int run_function(void* context, const void* request, size_t size, farcall_call_reply* reply) {
+static int run_function(void* context, const void* request, size_t size,
+                        farcall_call_reply* reply) {
   PyObject* const function = context;
   PyGILState_STATE state;
   if (!enter_python(&state)) return -1;
@@ -185,14 +186,15 @@ static void free_client(void* handle) { farcall_client_close(handle); }
 /* A wait of the library that is told of signals when it has lasted for a while. */
 struct asking {
   PyThreadState* thread;
-  struct noted_signals* noted;
+  bool noted;
   bool raised;
 };
 
 static int ask_python(void* context) {
   struct asking* const asking = context;
   PyEval_RestoreThread(asking->thread);
-  if (!asking->noted) asking->noted = note_signals();
+  if (!asking->noted) note_signals();
+  asking->noted = true;
   asking->raised = PyErr_CheckSignals() < 0; /* those that came before were not noted */
   asking->thread = PyEval_SaveThread();
   return asking->raised;
@@ -274,7 +276,7 @@ static PyObject* client_call(PyObject* self, PyObject* const* args, Py_ssize_t c
   const int error = farcall_client_call(as_client(self)->life.handle, data.buf, (size_t)data.len,
                                         &answer, &options);
   PyEval_RestoreThread(asking.thread);
-  stop_noting(asking.noted);
+  if (asking.noted) stop_noting();
   leave(&as_client(self)->life);
   PyBuffer_Release(&data);
   if (error != 0) return asking.raised ? NULL : raise_calling(error);

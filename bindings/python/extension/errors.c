@@ -42,10 +42,15 @@ PyObject* raise_error(int64_t error) {
     case -EMSGSIZE: return raise_os_error(message_too_long, EMSGSIZE, NULL);
     case -EPIPE: return raise_os_error(PyExc_OSError, EPIPE, "the other end has gone");
     case -EBUSY:
-      return raise_os_error(PyExc_OSError, EBUSY,
-                            "this end has been used, so it must stay where it is");
+      PyErr_SetString(PyExc_RuntimeError, "another process uses this, so it can only be closed");
+      return NULL;
     default: return raise_os_error(PyExc_OSError, (int)-error, NULL);
   }
+}
+
+PyObject* raise_used(void) {
+  return raise_os_error(PyExc_OSError, EBUSY,
+                        "this end has been used, so it must stay where it is");
 }
 
 PyObject* raise_calling(int64_t error) {

@@ -5,9 +5,8 @@
  * An object of the module stands for one handle of the C interface. Python's threads may use it as
  * they like, with or without a GIL; the C interface wants one thread at a time per direction. So:
  *
- *   life       how many are inside, and whether it has been closed: the last one out frees the
- * handle receiver   one direction sender     the other, which keeps a long message that has gone in
- * part
+ *   life      how many are inside, and whether it has been closed: the last one out frees the
+ * handle receiver  one direction sender    the other
  *
  * A use is: enter (counted; refused once closed, and in a forked child), lock, call, unlock, leave.
  */
@@ -50,6 +49,8 @@ bool add_errors(PyObject* module);
 /* Raise what a negative errno of a receiving, or of any other function says. Return NULL. */
 PyObject* raise_receiving(int64_t error, size_t needed);
 PyObject* raise_error(int64_t error);
+/* Of what cannot be passed to another process any more. */
+PyObject* raise_used(void);
 /* The same for a call, and for what has to do with a path (bytes). */
 PyObject* raise_calling(int64_t error);
 PyObject* raise_at_path(int64_t error, PyObject* path);
@@ -85,10 +86,9 @@ int64_t sleep_polling(int descriptor, struct deadline deadline);
 int64_t sleep_on(const struct poll_functions* poll, void* handle, struct deadline deadline);
 /* Takes a lock. 0, -EAGAIN, -ETIMEDOUT, kRaised. */
 int64_t take_lock(PyThread_type_lock lock, struct deadline deadline);
-/* While these are in force, handlers that Python has installed end waits of the library, too. */
-struct noted_signals;
-struct noted_signals* note_signals(void);
-void stop_noting(struct noted_signals* noted);
+/* In between, handlers that Python has installed end waits of the library, too. */
+void note_signals(void);
+void stop_noting(void);
 /* In a forked child. */
 void forget_noting(void);
 
@@ -104,6 +104,8 @@ struct life {
 bool prepare_lives(void);
 /* False with an exception where it has been closed, or used by the process that forked this one. */
 bool enter(struct life* life);
+/* The same for what is no use, and so leaves it to whatever process uses it first. */
+bool enter_unused(struct life* life);
 void leave(struct life* life);
 void close_life(struct life* life);
 bool is_closed(const struct life* life);
@@ -120,6 +122,11 @@ void leave_python(PyGILState_STATE state);
 unsigned end_foreign_threads(void);
 bool prepare_foreign_threads(void);
 
+/* What a coroutine does in a row, messages and KiB, before others have their turn: it takes far
+ * longer than a turn of the loop, and not so long that anybody notices.
+ */
+enum { kInARow = 4096 };
+
 /* ---- receiver.c ---- */
 
 struct receive_functions {
@@ -133,7 +140,8 @@ struct receiver {
   PyThread_type_lock lock;
   atomic_bool polling; /* the lock is held until poll_end() */
   int wait;
-  bool empty; /* an empty message has been taken, but not given to anybody */
+  bool empty;      /* an empty message has been taken, but not given to anybody */
+  size_t in_a_row; /* received by receive_in_turn() */
   uint64_t missed, missed_in_all;
 };
 bool make_receiver(struct receiver* receiver, struct life* life,
@@ -143,6 +151,10 @@ void free_receiver(struct receiver* receiver);
 PyObject* receive_bytes(struct receiver* receiver, int64_t timeout);
 /* As receive_bytes(), but None where it would have to wait. */
 PyObject* try_receive_bytes(struct receiver* receiver);
+/* As that, but None also after kInARow, until the end of the turn: others have theirs. */
+PyObject* receive_in_turn(struct receiver* receiver);
+/* Whether there was None for that reason. */
+PyObject* end_receiving_turn(struct receiver* receiver);
 PyObject* receive_into(struct receiver* receiver, PyObject* target, int64_t timeout);
 /* Whether there is something to receive, or an end, within the time. */
 PyObject* wait_to_receive(struct receiver* receiver, int64_t timeout);
@@ -161,15 +173,18 @@ struct sender {
   PyThread_type_lock lock;
   atomic_bool polling; /* the lock is held until end_send_poll() */
   int wait;
-  size_t longest;    /* longer messages go in pieces */
-  PyObject* pending; /* bytes: the one of which not all pieces have gone */
+  size_t in_a_row; /* sent without waiting */
 };
 bool make_sender(struct sender* sender, struct life* life, const struct send_functions* functions,
-                 int wait, size_t longest);
+                 int wait);
 /* Before its life is closed, as free_receiver(). */
 void free_sender(struct sender* sender);
 /* None; with `only_try` a bool instead of an exception where it would have to wait. */
 PyObject* send_bytes(struct sender* sender, PyObject* bytes, int64_t timeout, bool only_try);
+/* A bool; false also after kInARow, until the end of the turn: others have theirs. */
+PyObject* send_in_turn(struct sender* sender, PyObject* bytes);
+/* Whether it was false for that reason. */
+PyObject* end_sending_turn(struct sender* sender);
 PyObject* begin_send_poll(struct sender* sender);
 PyObject* end_send_poll(struct sender* sender);
 

@@ -52,16 +52,7 @@ static void take_over(struct life* life) {
   atomic_flag_clear(&taking);
 }
 
-bool enter(struct life* life) {
-  if (is_new_here(life)) take_over(life);
-  unsigned nobody = 0;
-  /* Before the first use: from then on children that are forked see it. */
-  atomic_compare_exchange_strong(&life->owner, &nobody, atomic_load(&process));
-  if (is_inherited(life)) {
-    PyErr_SetString(PyExc_RuntimeError,
-                    "this was used by the process that forked this one, and can only be closed");
-    return false;
-  }
+static bool count_in(struct life* life) {
   unsigned state = atomic_load(&life->state);
   do {
     if (state & kClosed) {
@@ -72,6 +63,21 @@ bool enter(struct life* life) {
   if (life->shared) ++inside;
   return true;
 }
+
+bool enter(struct life* life) {
+  if (is_new_here(life)) take_over(life);
+  unsigned nobody = 0;
+  /* Before the first use: from then on children that are forked see it. */
+  atomic_compare_exchange_strong(&life->owner, &nobody, atomic_load(&process));
+  if (is_inherited(life)) {
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this was used by the process that forked this one, and can only be closed");
+    return false;
+  }
+  return count_in(life);
+}
+
+bool enter_unused(struct life* life) { return count_in(life); }
 
 static void free_handle(struct life* life) {
   void* const handle = life->handle;

@@ -13,8 +13,6 @@ typedef struct {
   atomic_bool passed; /* its descriptors have been given to another process */
 } PipeEnd;
 
-enum { kUsualCapacity = 256 * 1024 };
-
 static PyTypeObject* pipe_end_type;
 
 static PipeEnd* as_end(PyObject* self) { return (PipeEnd*)self; }
@@ -47,17 +45,8 @@ static const struct send_functions sending = {
 
 /* ---- made and freed ---- */
 
-/*
- * What a ring of `capacity` bytes takes in one piece, at the least; without a capacity, what the
- * smallest does: of longer messages a part may have gone when a send fails.
- */
-static size_t longest_piece(size_t capacity) {
-  size_t power = 4096;
-  while (power < capacity) power *= 2;
-  return power / 4 - 8;
-}
-
-/* An object of `type` that owns the handle; where it fails, nobody does any more. */
+/* An object of `type` that owns the handle; where it fails, nobody does any more. `capacity`: as it
+ * was asked for; 0: as it is. */
 static PyObject* make_end(PyTypeObject* type, farcall_pipe* handle, size_t capacity, int wait) {
   PipeEnd* const end = as_end(PyType_GenericAlloc(type, 0));
   if (!end) {
@@ -67,9 +56,9 @@ static PyObject* make_end(PyTypeObject* type, farcall_pipe* handle, size_t capac
   end->life.handle = handle;
   end->life.free = free_end;
   end->wait = wait;
-  end->capacity = capacity;
+  end->capacity = capacity ? capacity : farcall_pipe_capacity(handle);
   if (make_receiver(&end->receiver, &end->life, &receiving, wait) &&
-      make_sender(&end->sender, &end->life, &sending, wait, longest_piece(capacity)))
+      make_sender(&end->sender, &end->life, &sending, wait))
     return (PyObject*)end;
   Py_DECREF(end);
   return NULL;
@@ -114,9 +103,8 @@ static PyObject* create_pipe(PyObject* module, PyObject* const* args, Py_ssize_t
   farcall_pipe* handles[2];
   const int error = farcall_pipe_create(&options, &handles[0], &handles[1]);
   if (error != 0) return raise_error(error);
-  const size_t capacity = options.capacity ? options.capacity : kUsualCapacity;
-  PyObject* const one = make_end(type, handles[0], capacity, options.wait);
-  PyObject* const other = make_end(type, handles[1], capacity, options.wait);
+  PyObject* const one = make_end(type, handles[0], options.capacity, options.wait);
+  PyObject* const other = make_end(type, handles[1], options.capacity, options.wait);
   PyObject* const both = one && other ? PyTuple_Pack(2, one, other) : NULL;
   Py_XDECREF(one);
   Py_XDECREF(other);
@@ -147,7 +135,7 @@ typedef int opening(const char* name, const struct farcall_pipe_options* options
                     farcall_pipe** end);
 
 static PyObject* open_by_name(PyObject* const* args, Py_ssize_t count, PyObject* keywords,
-                              opening* open_end, size_t capacity) {
+                              opening* open_end) {
   static const char* const names[] = {"type", "name", "capacity", "wait", "timeout", NULL};
   PyObject* values[5] = {0};
   PyTypeObject* type;
@@ -162,7 +150,7 @@ static PyObject* open_by_name(PyObject* const* args, Py_ssize_t count, PyObject*
   farcall_pipe* handle = NULL;
   int error;
   do {
-    struct noted_signals* const noted = note_signals();
+    note_signals();
     error = -EINTR;
     if (PyErr_CheckSignals() == 0) { /* those that came before were not noted */
       PyThreadState* const thread = PyEval_SaveThread();
@@ -171,10 +159,10 @@ static PyObject* open_by_name(PyObject* const* args, Py_ssize_t count, PyObject*
                        &handle);
       PyEval_RestoreThread(thread);
     }
-    stop_noting(noted);
+    stop_noting();
   } while (error == -EINTR && !PyErr_Occurred() && PyErr_CheckSignals() == 0);
   if (error == 0)
-    return make_end(type, handle, capacity && options.capacity ? options.capacity : capacity,
+    return make_end(type, handle, open_end == farcall_pipe_serve ? options.capacity : 0,
                     options.wait);
   return PyErr_Occurred() ? NULL : raise_error(error);
 }
@@ -182,12 +170,12 @@ static PyObject* open_by_name(PyObject* const* args, Py_ssize_t count, PyObject*
 static PyObject* serve_pipe(PyObject* module, PyObject* const* args, Py_ssize_t count,
                             PyObject* keywords) {
   (void)module;
-  return open_by_name(args, count, keywords, farcall_pipe_serve, kUsualCapacity);
+  return open_by_name(args, count, keywords, farcall_pipe_serve);
 }
 static PyObject* open_pipe(PyObject* module, PyObject* const* args, Py_ssize_t count,
                            PyObject* keywords) {
   (void)module;
-  return open_by_name(args, count, keywords, farcall_pipe_open, 0);
+  return open_by_name(args, count, keywords, farcall_pipe_open);
 }
 
 /* ---- methods ---- */
@@ -223,6 +211,13 @@ static PyObject* pipe_end_send(PyObject* self, PyObject* const* args, Py_ssize_t
 static PyObject* pipe_end_try_send(PyObject* self, PyObject* data) {
   return is_here(as_end(self)) ? send_bytes(&as_end(self)->sender, data, 0, true) : NULL;
 }
+static PyObject* pipe_end_send_in_turn(PyObject* self, PyObject* data) {
+  return is_here(as_end(self)) ? send_in_turn(&as_end(self)->sender, data) : NULL;
+}
+static PyObject* pipe_end_end_send_turn(PyObject* self, PyObject* unused) {
+  (void)unused;
+  return end_sending_turn(&as_end(self)->sender);
+}
 static PyObject* pipe_end_recv(PyObject* self, PyObject* const* args, Py_ssize_t count,
                                PyObject* keywords) {
   static const char* const names[] = {"timeout", NULL};
@@ -235,6 +230,14 @@ static PyObject* pipe_end_recv(PyObject* self, PyObject* const* args, Py_ssize_t
 static PyObject* pipe_end_try_recv(PyObject* self, PyObject* unused) {
   (void)unused;
   return is_here(as_end(self)) ? try_receive_bytes(&as_end(self)->receiver) : NULL;
+}
+static PyObject* pipe_end_recv_in_turn(PyObject* self, PyObject* unused) {
+  (void)unused;
+  return is_here(as_end(self)) ? receive_in_turn(&as_end(self)->receiver) : NULL;
+}
+static PyObject* pipe_end_end_recv_turn(PyObject* self, PyObject* unused) {
+  (void)unused;
+  return end_receiving_turn(&as_end(self)->receiver);
 }
 static PyObject* pipe_end_recv_into(PyObject* self, PyObject* const* args, Py_ssize_t count,
                                     PyObject* keywords) {
@@ -301,21 +304,36 @@ static PyObject* pipe_end_finish(PyObject* self, PyObject* unused) {
   Py_RETURN_NONE;
 }
 
+/* Keeps out whoever would use either direction; false where somebody does. */
+static bool lock_both(PipeEnd* end) {
+  if (PyThread_acquire_lock_timed(end->sender.lock, 0, 0) != PY_LOCK_ACQUIRED) return false;
+  if (PyThread_acquire_lock_timed(end->receiver.lock, 0, 0) == PY_LOCK_ACQUIRED) return true;
+  PyThread_release_lock(end->sender.lock);
+  return false;
+}
+
+static int pass_locked(PipeEnd* end, int* descriptors) {
+  if (!lock_both(end)) return -EBUSY;
+  const int error = atomic_load(&end->life.owner)
+                        ? -EBUSY
+                        : farcall_pipe_descriptors(end->life.handle, descriptors);
+  if (error == 0) atomic_store(&end->passed, true);
+  PyThread_release_lock(end->receiver.lock);
+  PyThread_release_lock(end->sender.lock);
+  return error;
+}
+
 /* For another process: from then on this end is of no use here. */
 static PyObject* pipe_end_pass(PyObject* self, PyObject* unused) {
   (void)unused;
   PipeEnd* const end = as_end(self);
   int descriptors[FARCALL_PIPE_DESCRIPTORS];
-  if (is_closed(&end->life)) {
-    PyErr_SetString(PyExc_ValueError, "this is closed");
-    return NULL;
-  }
-  if (!is_here(end)) return NULL;
-  const int error = atomic_load(&end->life.owner)
-                        ? -EBUSY
-                        : farcall_pipe_descriptors(end->life.handle, descriptors);
-  if (error != 0) return raise_error(error);
-  atomic_store(&end->passed, true);
+  if (!enter_unused(&end->life)) return NULL;
+  const bool here = is_here(end);
+  const int error = here ? pass_locked(end, descriptors) : 0;
+  leave(&end->life);
+  if (!here) return NULL;
+  if (error != 0) return error == -EBUSY ? raise_used() : raise_error(error);
   return give_descriptors(descriptors, FARCALL_PIPE_DESCRIPTORS);
 }
 
@@ -371,6 +389,14 @@ static PyMethodDef methods[] = {
      "send."},
     {"finish", pipe_end_finish, METH_NOARGS,
      "Tells the other end that nothing follows; it can still send."},
+    {"_send_in_turn", pipe_end_send_in_turn, METH_O,
+     "As try_send(), but False also where others are to have their turn."},
+    {"_end_send_turn", pipe_end_end_send_turn, METH_NOARGS,
+     "Whether it was False for that reason."},
+    {"_recv_in_turn", pipe_end_recv_in_turn, METH_NOARGS,
+     "As try_recv(), but None also where others are to have their turn."},
+    {"_end_recv_turn", pipe_end_end_recv_turn, METH_NOARGS,
+     "Whether there was None for that reason."},
     {"_pass", pipe_end_pass, METH_NOARGS,
      "The descriptors, for another process to adopt their duplicates."},
     {"close", pipe_end_close, METH_NOARGS,
@@ -380,8 +406,7 @@ static PyMethodDef methods[] = {
 static PyGetSetDef attributes[] = {
     {"closed", pipe_end_closed, NULL, "Whether close() has been called.", NULL},
     {"wait", pipe_end_wait, NULL, "How it waits: adaptive, spin or block.", NULL},
-    {"capacity", pipe_end_capacity, NULL, "Bytes each way; 0 where the other side has chosen them.",
-     NULL},
+    {"capacity", pipe_end_capacity, NULL, "Bytes each way.", NULL},
     {0}};
 
 static PyType_Slot slots[] = {{Py_tp_dealloc, pipe_end_free},

@@ -67,16 +67,28 @@ static PyObject* item_queue_reserve(PyObject* self, PyObject* seconds) {
   Py_RETURN_TRUE;
 }
 
+/* 0; -EAGAIN with what has a place and is to be put later; or what stands in the way. */
+static int64_t put_or_reserve(struct queue* queue, struct queue_item* item, PyObject* object,
+                              int64_t timeout, PyObject** later) {
+  const bool has_places = queue->memory->most != 0;
+  int64_t error = has_places ? queue_reserve(queue, begin_timeout(timeout)) : 0;
+  if (error != 0) return error;
+  error = queue_try_put(queue, item);
+  if (error == 0 || (error != -EAGAIN && !has_places)) return error;
+  const int64_t refused = has_places ? 0 : queue_reserve(queue, begin_timeout(timeout));
+  if (refused != 0) return refused;
+  if (error == -EAGAIN) *later = queue_pickled(item, object);
+  if (!*later) queue_give_back(queue);
+  return error;
+}
+
 /* True where it is in the queue, False where no place was left in time, else the bytes to be put
  * later, for which there is a place. */
 static PyObject* put_held(PyObject* self, struct queue_item* item, PyObject* object,
                           int64_t timeout) {
   if (!enter(life_of(self))) return NULL;
-  int64_t error = queue_reserve(life_of(self)->handle, begin_timeout(timeout));
-  const bool reserved = error == 0;
-  if (reserved) error = queue_try_put(life_of(self)->handle, item);
-  PyObject* const later = reserved && error == -EAGAIN ? queue_pickled(item, object) : NULL;
-  if (reserved && error != 0 && !later) queue_give_back(life_of(self)->handle);
+  PyObject* later = NULL;
+  const int64_t error = put_or_reserve(life_of(self)->handle, item, object, timeout, &later);
   leave(life_of(self));
   if (later || PyErr_Occurred()) return later;
   if (error == 0) Py_RETURN_TRUE;
@@ -152,9 +164,9 @@ static PyObject* item_queue_get(PyObject* self, PyObject* seconds) {
 static PyObject* item_queue_size(PyObject* self, PyObject* unused) {
   (void)unused;
   if (!enter(life_of(self))) return NULL;
-  const uint64_t size = queue_size(life_of(self)->handle);
+  const int64_t size = queue_size(life_of(self)->handle);
   leave(life_of(self));
-  return PyLong_FromUnsignedLongLong(size);
+  return size < 0 ? NULL : PyLong_FromLongLong(size);
 }
 
 static PyObject* item_queue_empty(PyObject* self, PyObject* unused) {
@@ -187,7 +199,7 @@ static PyMethodDef methods[] = {
     {"give_back", item_queue_give_back, METH_NOARGS,
      "Gives back a place whose item is not going to be put."},
     {"forked", item_queue_forked, METH_NOARGS, "In a child, before it does anything else with it."},
-    {"size", item_queue_size, METH_NOARGS, "How many items have been reserved, and not got."},
+    {"size", item_queue_size, METH_NOARGS, "How many items are there, or wait to be put."},
     {"empty", item_queue_empty, METH_NOARGS, "Whether there is nothing to get."},
     {"descriptors", item_queue_descriptors, METH_NOARGS,
      "For another process, which adopts their duplicates."},

@@ -19,7 +19,7 @@
  * as others may need less of it.
  *
  * Where the queue holds a number of items at most, each has a place before it is put
- * (queue_places.c).
+ * (queue_places.c); else only what waits to be put.
  *
  * An item begins with a word: its size, and above that what it is.
  *
@@ -48,13 +48,14 @@ struct queue_side {
   atomic_uint holder;
   atomic_ullong seen; /* the other side's position, as it was: it only grows; for the holder */
   _Alignas(64) atomic_ullong position; /* bytes put, or got; its writer holds the lock */
-  atomic_ullong items;                 /* got; of the other side nobody counts them */
+  atomic_ullong items;                 /* put, or got */
   /* What both will be once the item has been got whose getter is about to move them: who finds its
    * lock tells from these how far it came. Of who puts: the position, and the count and the index
-   * of its process. */
+   * of its process, if that counts them, and the count of all. */
   atomic_ullong next_position;
   atomic_ullong next_items;
   atomic_uint next_process;
+  atomic_ullong next_total;
 };
 
 /* One that puts into a queue with places. */
@@ -62,8 +63,9 @@ struct queue_process {
   _Alignas(64) atomic_int pid; /* 0: nobody's; the first is everybody's who has found no other */
   uint64_t space;              /* of process ids */
   uint64_t began;              /* as /proc has it */
-  atomic_ullong reserved; /* places, in all, also by who had the entry before: with their lock */
-  atomic_ullong put;      /* of those: with the lock of who puts */
+  atomic_ullong reserved;      /* places, in all, also by who had the entry before: with their lock,
+                                  which those of any number need only to take the entry */
+  atomic_ullong put;           /* of those: with the lock of who puts */
 };
 enum { kProcesses = 128 };
 
@@ -72,8 +74,8 @@ struct queue_memory {
   uint64_t capacity; /* a power of two */
   uint64_t most;     /* items at once; 0: any number */
   atomic_uint broken;
-  _Alignas(64) atomic_ullong
-      reserved; /* items that have been promised a place, and may still be on their way */
+  _Alignas(64) atomic_ullong reserved; /* items that have been promised a place, and may still be on
+                                          their way; of any number: 0 until there is one */
   _Alignas(64) atomic_uint waiting[kBells]; /* all read it for each item, and few write it */
   _Alignas(64) struct queue_side put;
   _Alignas(64) struct queue_side get;
@@ -87,6 +89,7 @@ struct queue {
   size_t size;
   int descriptors[kQueueDescriptors];
   struct queue_process* process; /* this one's, once it has reserved a place */
+  struct deadline next_look;     /* at who is gone, of who asks for the size */
 };
 
 /* Return NULL with an exception. Opened ones take the descriptors if they succeed. */
@@ -120,6 +123,8 @@ PyObject* queue_unpickled(PyObject* pickled);
 /* With the GIL, which is given away while another one holds the lock. 0, or -EAGAIN, -ETIMEDOUT,
  * -EOWNERDEAD, kRaised. */
 int64_t queue_lock(struct queue* queue, struct queue_side* side, struct deadline deadline);
+/* The same for as long as it takes, unmoved by signals; for locks that nobody keeps. */
+int64_t queue_lock_surely(struct queue* queue, struct queue_side* side);
 /* Of a lock taken with `error`: sets right what a dead holder has left. Where it returns an error
  * the lock is not held. */
 int64_t queue_check_lock(struct queue* queue, struct queue_side* side, int error);
@@ -127,10 +132,11 @@ int64_t queue_check_lock(struct queue* queue, struct queue_side* side, int error
 int64_t queue_wait_for_change(struct queue* queue, int bell, const atomic_ullong* word,
                               uint64_t seen, struct deadline deadline);
 void queue_ring(struct queue* queue, int bell);
-/* A reserved item. -EAGAIN also where there is no room for the whole item. */
+/* An item, which is reserved where there are places. -EAGAIN also where there is no room for the
+ * whole item. */
 int64_t queue_try_put(struct queue* queue, const struct queue_item* item);
-/* One that has been pickled. Waits for ever, also in the middle of the item; not for threads that
- * handle signals. */
+/* A reserved one that has been pickled. Waits for ever, also in the middle of the item; not for
+ * threads that handle signals. */
 int64_t queue_put(struct queue* queue, const void* pickled, size_t size);
 /* The object, or the bytes of one that has been pickled; NULL: see *error. */
 PyObject* queue_get(struct queue* queue, struct deadline deadline, enum queue_kind* kind,
@@ -143,8 +149,8 @@ bool queue_is_empty(const struct queue* queue);
 int64_t queue_reserve(struct queue* queue, struct deadline deadline);
 /* One that is not needed after all. */
 void queue_give_back(struct queue* queue);
-/* Items that have a place. */
-uint64_t queue_size(struct queue* queue);
+/* Items in the queue, and those that wait to be put; kRaised. */
+int64_t queue_size(struct queue* queue);
 /* With the lock of the places. */
 void queue_count_reserved(struct queue_memory* memory);
 /* Of a process that puts nothing more through this. */

@@ -10,7 +10,8 @@
 
 static const int64_t kLockSlice = 50000000; /* nanoseconds */
 static const int64_t kBriefly = 1000000;
-static const int64_t kSpin = 30000; /* before a wait is left to the kernel */
+static const int64_t kPatience = 100000000; /* of who does not wait, with who holds a lock */
+static const int64_t kSpin = 30000;         /* before a wait is left to the kernel */
 enum { kHeader = 8 };
 
 enum { kSizeBits = 56, kSmall = 256 };
@@ -57,26 +58,35 @@ static void count_anew(struct queue_side* get) {
     atomic_store(&get->items, atomic_load(&get->next_items) - 1);
 }
 
-/* Moves to where what has been put ends, which is the end of `items` items. With the lock held. */
-static void move_to(struct queue* queue, uint64_t position, uint64_t items) {
+/* Moves to where what has been put ends, which is the end of `items` items, which have places of
+ * `process`, or of nobody. With the lock held. */
+static void move_to(struct queue* queue, uint64_t position, uint64_t items,
+                    struct queue_process* process) {
   struct queue_side* const put = &queue->memory->put;
-  struct queue_process* const process = queue->process;
-  if (process) { /* of a queue with places: see count_put() */
-    atomic_store(&put->next_position, position);
-    atomic_store(&put->next_items, atomic_load(&process->put) + items);
-    atomic_store(&put->next_process, (unsigned)(process - queue->memory->processes));
-  }
+  const uint64_t total = atomic_load_explicit(&put->items, memory_order_relaxed) + items;
+  const unsigned index = process ? (unsigned)(process - queue->memory->processes) : kProcesses;
+  /* In this order: see count_put(). */
+  atomic_store_explicit(&put->next_position, position, memory_order_release);
+  if (process)
+    atomic_store_explicit(&put->next_items, atomic_load(&process->put) + items,
+                          memory_order_release);
+  atomic_store_explicit(&put->next_process, index, memory_order_release);
+  atomic_store_explicit(&put->next_total, total, memory_order_release);
   atomic_store(&put->position, position);
-  if (process && items != 0) atomic_store(&process->put, atomic_load(&put->next_items));
+  if (process)
+    atomic_store_explicit(&process->put, atomic_load(&put->next_items), memory_order_release);
+  atomic_store_explicit(&put->items, total, memory_order_release);
 }
 
 /* Who died on its way through that has put an item where the position has moved, and may not have
  * counted it. */
 static void count_put(struct queue_memory* memory) {
   struct queue_side* const put = &memory->put;
-  if (atomic_load(&put->next_position) == atomic_load(&put->position))
-    atomic_store(&memory->processes[atomic_load(&put->next_process)].put,
-                 atomic_load(&put->next_items));
+  if (atomic_load(&put->next_position) != atomic_load(&put->position)) return;
+  const unsigned process = atomic_load(&put->next_process);
+  if (process < kProcesses)
+    atomic_store(&memory->processes[process].put, atomic_load(&put->next_items));
+  atomic_store(&put->items, atomic_load(&put->next_total));
 }
 
 /* What the last holder has left: nothing, as positions move last; but for long items, and the
@@ -98,26 +108,42 @@ int64_t queue_check_lock(struct queue* queue, struct queue_side* side, int error
   return -error;
 }
 
-/* With the GIL, which is given away while another one holds the lock. */
+static int lock_released(struct queue_side* side, int64_t nanoseconds) {
+  struct timespec until;
+  PyThreadState* const thread = PyEval_SaveThread();
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_nsec += nanoseconds;
+  until.tv_sec += until.tv_nsec / 1000000000;
+  until.tv_nsec %= 1000000000;
+  const int error = pthread_mutex_clocklock(&side->lock, CLOCK_MONOTONIC, &until);
+  PyEval_RestoreThread(thread);
+  return error;
+}
+
 int64_t queue_lock(struct queue* queue, struct queue_side* side, struct deadline deadline) {
+  struct deadline patience = {0};
   int error = pthread_mutex_trylock(&side->lock);
   while (error == EBUSY) {
-    /* Also who does not want to wait waits for a holder that goes on. */
+    /* Also who does not want to wait waits for a holder that goes on; not for long, as that one may
+     * have been stopped. */
     if (deadline.at == 0 && atomic_load(&side->holder) != kGoesOn) return -EAGAIN;
-    const int64_t left = deadline.at == 0 ? kBriefly : time_left(deadline, kLockSlice);
-    if (left == 0) return -ETIMEDOUT;
-    struct timespec until;
-    PyThreadState* const thread = PyEval_SaveThread();
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += left;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    error = pthread_mutex_clocklock(&side->lock, CLOCK_MONOTONIC, &until);
-    PyEval_RestoreThread(thread);
+    if (deadline.at == 0 && patience.at == 0) patience = in(kPatience);
+    const int64_t left =
+        deadline.at == 0 ? time_left(patience, kBriefly) : time_left(deadline, kLockSlice);
+    if (left == 0) return deadline.at == 0 ? -EAGAIN : -ETIMEDOUT;
+    error = lock_released(side, left);
     if (error != ETIMEDOUT) break;
     if (PyErr_CheckSignals() < 0) return kRaised;
     error = EBUSY;
   }
+  return queue_check_lock(queue, side, error);
+}
+
+int64_t queue_lock_surely(struct queue* queue, struct queue_side* side) {
+  int error = pthread_mutex_trylock(&side->lock);
+  if (error == EBUSY) do {
+      error = lock_released(side, kLockSlice);
+    } while (error == ETIMEDOUT);
   return queue_check_lock(queue, side, error);
 }
 
@@ -189,14 +215,15 @@ static bool has_room(struct queue_memory* memory, uint64_t tail, uint64_t size) 
 }
 
 /* With the lock held. All at once, so that whoever dies meanwhile leaves nothing behind. */
-static bool put_if_room(struct queue* queue, enum queue_kind kind, const void* item, size_t size) {
+static bool put_if_room(struct queue* queue, enum queue_kind kind, const void* item, size_t size,
+                        struct queue_process* process) {
   struct queue_memory* const memory = queue->memory;
   const uint64_t tail = atomic_load(&memory->put.position);
   const uint64_t header = header_of(kind, size);
   if (!has_room(memory, tail, room_of(size))) return false;
   copy_in(memory, tail, &header, kHeader);
   copy_in(memory, tail + kHeader, item, size);
-  move_to(queue, tail + room_of(size), 1);
+  move_to(queue, tail + room_of(size), 1, process);
   return true;
 }
 
@@ -205,7 +232,8 @@ int64_t queue_try_put(struct queue* queue, const struct queue_item* item) {
   if (room_of(item->size) > memory->capacity) return -EAGAIN;
   const int64_t error = queue_lock(queue, &memory->put, (struct deadline){0});
   if (error != 0) return error;
-  const bool done = put_if_room(queue, item->kind, item->bytes, item->size);
+  const bool done = put_if_room(queue, item->kind, item->bytes, item->size,
+                                memory->most != 0 ? queue->process : NULL);
   pthread_mutex_unlock(&memory->put.lock);
   if (!done) return -EAGAIN;
   queue_ring(queue, kItems);
@@ -223,7 +251,7 @@ static int64_t wait_for_room(struct queue* queue, uint64_t got) {
 static int64_t put_whole(struct queue* queue, const void* item, size_t size) {
   for (;;) {
     const uint64_t got = atomic_load(&queue->memory->get.position);
-    if (put_if_room(queue, kPickled, item, size)) return 0;
+    if (put_if_room(queue, kPickled, item, size, queue->process)) return 0;
     const int64_t waited = wait_for_room(queue, got);
     if (waited != 0) return waited;
   }
@@ -253,7 +281,7 @@ static int64_t put_in_parts(struct queue* queue, const char* item, size_t size) 
     copy_in(memory, tail, item + done, part);
     done += part;
     tail += (part + 7) / 8 * 8;
-    move_to(queue, tail, done == size);
+    move_to(queue, tail, done == size, queue->process);
     queue_ring(queue, kItems);
   }
   return 0;

@@ -10,7 +10,7 @@
 
 #include "queue.h"
 
-static const uint64_t kMagic = 0x3565756575716366; /* "fcqueue5" */
+static const uint64_t kMagic = 0x3665756575716366; /* "fcqueue6" */
 
 static int make_lock(pthread_mutex_t* lock) {
   pthread_mutexattr_t attributes;

@@ -3,12 +3,13 @@
  * Queues: the places of one that holds `most` items at once.
  *
  * A place is reserved before its item is put, which may be much later, by a thread that waits for
- * room. So each process has an entry where it counts what it has reserved and what of that it has
- * put. Whoever finds no place gives back those that processes had which are gone.
+ * room. One that holds any number has places for such items only, so that they are counted. So each
+ * process has an entry where it counts what it has reserved and what of that it has put. Whoever
+ * finds no place gives back those that processes had which are gone.
  *
- * What is reserved is counted with the lock of the places, what is put with the lock of those who
- * put: whatever a process was doing when it was killed, who finds its lock sets the counts right
- * (queue_check_lock()).
+ * What is reserved is counted with the lock of the places, where their number is limited, what is
+ * put with the lock of those who put: whatever a process was doing when it was killed, who finds
+ * its lock sets the counts right (queue_check_lock()).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -69,6 +70,7 @@ static uint64_t owed(const struct queue_process* process) {
 }
 
 void queue_count_reserved(struct queue_memory* memory) {
+  if (memory->most == 0) return; /* it only says that anybody ever had any */
   uint64_t reserved = 0;
   for (int i = 0; i < kProcesses; ++i) reserved += atomic_load(&memory->processes[i].reserved);
   atomic_store(&memory->reserved, reserved);
@@ -76,6 +78,7 @@ void queue_count_reserved(struct queue_memory* memory) {
 
 /* Whether anybody has places for what is not in the queue yet. */
 static bool is_owed(const struct queue_memory* memory) {
+  if (atomic_load(&memory->reserved) == 0) return false;
   for (int i = 0; i < kProcesses; ++i)
     if (owed(&memory->processes[i]) != 0) return true;
   return false;
@@ -132,18 +135,25 @@ void queue_leave_entry(struct queue* queue) {
 
 /* ---- places ---- */
 
-/* For as short as their lock is held, which is without waiting. False where the queue is broken. */
-static bool lock_places(struct queue* queue) {
-  struct queue_side* const places = &queue->memory->places;
-  return queue_check_lock(queue, places, pthread_mutex_lock(&places->lock)) == 0;
+/* Where there always is one. The lock is needed for an entry alone: who has to wait long for it, as
+ * its holder was stopped, counts where all do who have none. */
+static int64_t reserve_of_any_number(struct queue* queue) {
+  struct queue_memory* const memory = queue->memory;
+  if (!queue->process) {
+    const int64_t error = queue_lock(queue, &memory->places, (struct deadline){0});
+    if (error != 0 && error != -EAGAIN) return error;
+    if (error == 0 && !queue->process) take_entry(queue);
+    if (error == 0) pthread_mutex_unlock(&memory->places.lock);
+    if (!queue->process) queue->process = memory->processes;
+  }
+  if (atomic_load(&memory->reserved) == 0) atomic_store(&memory->reserved, 1);
+  atomic_fetch_add(&queue->process->reserved, 1);
+  return 0;
 }
 
 int64_t queue_reserve(struct queue* queue, struct deadline deadline) {
   struct queue_memory* const memory = queue->memory;
-  if (memory->most == 0) {
-    atomic_fetch_add_explicit(&memory->reserved, 1, memory_order_relaxed);
-    return 0;
-  }
+  if (memory->most == 0) return reserve_of_any_number(queue);
   for (;;) {
     const uint64_t got = atomic_load(&memory->get.items);
     const int64_t error = queue_lock(queue, &memory->places, deadline);
@@ -174,26 +184,35 @@ int64_t queue_reserve(struct queue* queue, struct deadline deadline) {
 void queue_give_back(struct queue* queue) {
   struct queue_memory* const memory = queue->memory;
   if (memory->most == 0) {
-    atomic_fetch_sub(&memory->reserved, 1);
+    atomic_fetch_sub(&queue->process->reserved, 1);
     return;
   }
-  if (!lock_places(queue)) return;
+  if (queue_lock_surely(queue, &memory->places) != 0) return;
   atomic_fetch_sub(&queue->process->reserved, 1);
   atomic_fetch_sub(&memory->reserved, 1);
   pthread_mutex_unlock(&memory->places.lock);
   queue_ring(queue, kPlaces);
 }
 
-static uint64_t taken(struct queue_memory* memory) {
+/* All that is in the queue or has a place. */
+static int64_t taken(const struct queue_memory* memory) {
   const uint64_t got = atomic_load(&memory->get.items);
-  return atomic_load(&memory->reserved) - got;
+  if (memory->most != 0) return (int64_t)(atomic_load(&memory->reserved) - got);
+  int64_t count = (int64_t)(atomic_load(&memory->put.items) - got);
+  if (atomic_load(&memory->reserved) != 0) /* since it was made */
+    for (int i = 0; i < kProcesses; ++i) count += (int64_t)owed(&memory->processes[i]);
+  return count > 0 ? count : 0; /* who puts counts an item when others may have got it */
 }
 
-uint64_t queue_size(struct queue* queue) {
+int64_t queue_size(struct queue* queue) {
   struct queue_memory* const memory = queue->memory;
-  if (memory->most != 0 && taken(memory) >= memory->most && is_owed(memory) && lock_places(queue)) {
-    const bool given_back = give_back_of_gone(queue);
-    pthread_mutex_unlock(&memory->places.lock);
+  if (atomic_load(&memory->reserved) != 0 && time_left(queue->next_look, kLook) == 0 &&
+      is_owed(memory)) {
+    queue->next_look = begin_timeout(kLook);
+    const int64_t error = queue_lock(queue, &memory->places, (struct deadline){0});
+    if (error == kRaised) return error;
+    const bool given_back = error == 0 && give_back_of_gone(queue);
+    if (error == 0) pthread_mutex_unlock(&memory->places.lock);
     if (given_back) queue_ring(queue, kPlaces);
   }
   return taken(memory);

@@ -156,6 +156,22 @@ PyObject* receive_bytes(struct receiver* receiver, int64_t timeout) {
 
 PyObject* try_receive_bytes(struct receiver* receiver) { return receive_or(receiver, 0, Py_None); }
 
+PyObject* receive_in_turn(struct receiver* receiver) {
+  if (receiver->in_a_row >= kInARow) Py_RETURN_NONE;
+  PyObject* const message = try_receive_bytes(receiver);
+  if (message && message != Py_None)
+    receiver->in_a_row += 1 + (size_t)PyBytes_Size(message) / 1024;
+  else
+    receiver->in_a_row = 0;
+  return message;
+}
+
+PyObject* end_receiving_turn(struct receiver* receiver) {
+  const bool over = receiver->in_a_row >= kInARow;
+  receiver->in_a_row = 0;
+  return PyBool_FromLong(over);
+}
+
 PyObject* receive_into(struct receiver* receiver, PyObject* target, int64_t timeout) {
   const struct deadline deadline = begin_timeout(timeout);
   Py_buffer buffer;
@@ -195,6 +211,10 @@ PyObject* begin_poll(struct receiver* receiver) {
   if (result == -EAGAIN)
     PyErr_SetString(PyExc_RuntimeError, "somebody waits to receive here already");
   if (result != 0) return NULL;
+  if (receiver->empty) { /* which the library knows nothing of any more */
+    end(receiver);
+    Py_RETURN_FALSE;
+  }
   const struct poll_functions* const poll = &receiver->functions->poll;
   if (poll->begin(receiver->life->handle) == 1) {
     atomic_store(&receiver->polling, true); /* until end_poll() */

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sending: of a pipe and of a broadcast. */
 #include <errno.h>
-#include <string.h>
 
 #include "extension.h"
 
 bool make_sender(struct sender* sender, struct life* life, const struct send_functions* functions,
-                 int wait, size_t longest) {
+                 int wait) {
   sender->life = life;
   sender->functions = functions;
   sender->wait = wait;
-  sender->longest = longest;
   sender->lock = PyThread_allocate_lock();
   if (!sender->lock) PyErr_NoMemory();
   return sender->lock != NULL;
@@ -19,7 +17,6 @@ bool make_sender(struct sender* sender, struct life* life, const struct send_fun
 void free_sender(struct sender* sender) {
   Py_XDECREF(end_send_poll(sender));
   if (sender->lock) PyThread_free_lock(sender->lock);
-  Py_CLEAR(sender->pending);
 }
 
 static int64_t begin(struct sender* sender, struct deadline deadline) {
@@ -71,50 +68,37 @@ static int64_t send_within(struct sender* sender, const Py_buffer* message,
   return result;
 }
 
-/* Of a long message a part may have gone: the rest has to follow, and nothing else may. */
-static int64_t send_or_go_on(struct sender* sender, const Py_buffer* message,
-                             struct deadline deadline) {
-  PyObject* const pending = sender->pending;
-  if (pending && (PyBytes_Size(pending) != message->len ||
-                  memcmp(PyBytes_AsString(pending), message->buf, (size_t)message->len) != 0)) {
-    PyErr_SetString(PyExc_RuntimeError,
-                    "a long message has been sent in part: send the same one again first");
-    return kRaised;
-  }
-  const int64_t result = send_within(sender, message, deadline);
-  if (!would_wait(result) && result != kRaised) {
-    Py_CLEAR(sender->pending);
-  } else if (!pending && (size_t)message->len > sender->longest) {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    sender->pending = PyBytes_FromStringAndSize(message->buf, message->len);
-    if (sender->pending) {
-      PyErr_Restore(type, value, traceback);
-      return result;
-    }
-    /* Without memory to tell whether it is the same one, nothing can be sent any more. */
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
-    close_life(sender->life);
-    return kRaised;
-  }
-  return result;
-}
-
 PyObject* send_bytes(struct sender* sender, PyObject* bytes, int64_t timeout, bool only_try) {
   const struct deadline deadline = begin_timeout(timeout);
   Py_buffer message;
   if (PyObject_GetBuffer(bytes, &message, PyBUF_SIMPLE) < 0) return NULL;
   int64_t result = begin(sender, deadline);
   if (result == 0) {
-    result = send_or_go_on(sender, &message, deadline);
+    result = send_within(sender, &message, deadline);
     end(sender);
   }
+  const size_t size = (size_t)message.len;
   PyBuffer_Release(&message);
+  if (only_try) sender->in_a_row = result == 0 ? sender->in_a_row + 1 + size / 1024 : 0;
   if (only_try && (result == 0 || result == -EAGAIN)) return PyBool_FromLong(result == 0);
+  if (result == -EINVAL) { /* of a long one a part has gone: the rest has to follow */
+    PyErr_SetString(PyExc_RuntimeError,
+                    "a long message has been sent in part: send the same one again first");
+    return NULL;
+  }
   if (result < 0) return raise_error(result);
   Py_RETURN_NONE;
+}
+
+PyObject* send_in_turn(struct sender* sender, PyObject* bytes) {
+  if (sender->in_a_row >= kInARow) Py_RETURN_FALSE;
+  return send_bytes(sender, bytes, 0, true);
+}
+
+PyObject* end_sending_turn(struct sender* sender) {
+  const bool over = sender->in_a_row >= kInARow;
+  sender->in_a_row = 0;
+  return PyBool_FromLong(over);
 }
 
 PyObject* begin_send_poll(struct sender* sender) {

@@ -72,10 +72,11 @@ int64_t sleep_polling(int descriptor, struct deadline deadline) {
 }
 
 int64_t sleep_on(const struct poll_functions* poll, void* handle, struct deadline deadline) {
-  const int64_t result =
-      poll->begin(handle) == 1 ? sleep_polling(poll->descriptor(handle), deadline) : 0;
+  const bool sleeps = poll->begin(handle) == 1;
+  const int64_t result = sleeps ? sleep_polling(poll->descriptor(handle), deadline) : 0;
   poll->end(handle);
-  return result;
+  /* There may be said to be something again and again. */
+  return !sleeps && PyErr_CheckSignals() < 0 ? kRaised : result;
 }
 
 int64_t take_lock(PyThread_type_lock lock, struct deadline deadline) {
@@ -107,49 +108,53 @@ static void note_and_handle(int signal, siginfo_t* info, void* context) {
     handler->sa_handler(signal);
 }
 
-struct noted_signals {
-  bool noted[NSIG];
-};
-
-/* Python handles signals in one thread; as long as another one has them noted, the rest go without.
- */
-static atomic_bool noting;
+/* Threads note them at once, while one is enough for all: who ends last takes it back. */
+static pthread_mutex_t noting = PTHREAD_MUTEX_INITIALIZER;
+static unsigned users;
+static bool noted[NSIG];
 
 /* Who had them noted is not in a child. Its handlers are there still, and go on to note. */
-void forget_noting(void) { atomic_store(&noting, false); }
+void forget_noting(void) {
+  pthread_mutex_init(&noting, NULL);
+  users = 0;
+}
 
-struct noted_signals* note_signals(void) {
-  if (atomic_exchange(&noting, true)) return NULL;
-  struct noted_signals* const noted = calloc(1, sizeof *noted);
-  if (!noted) {
-    atomic_store(&noting, false);
-    return NULL;
-  }
+static bool is_ours(const struct sigaction* handler) {
+  return (handler->sa_flags & SA_SIGINFO) && handler->sa_sigaction == note_and_handle;
+}
+
+static bool is_handled(const struct sigaction* handler) {
+  return (handler->sa_flags & SA_SIGINFO) ||
+         (handler->sa_handler != SIG_DFL && handler->sa_handler != SIG_IGN);
+}
+
+void note_signals(void) {
+  pthread_mutex_lock(&noting);
+  ++users;
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction handler;
-    if (sigaction(signal, NULL, &handler) != 0) continue;
-    if (!(handler.sa_flags & SA_SIGINFO) &&
-        (handler.sa_handler == SIG_DFL || handler.sa_handler == SIG_IGN))
+    if (sigaction(signal, NULL, &handler) != 0 || !is_handled(&handler) || is_ours(&handler) ||
+        (handler.sa_flags & (int)SA_RESETHAND))
       continue;
-    if (handler.sa_flags & (int)SA_RESETHAND || handler.sa_sigaction == note_and_handle) continue;
     handlers[signal] = handler;
     struct sigaction ours = handler;
     ours.sa_sigaction = note_and_handle;
     ours.sa_flags |= SA_SIGINFO;
-    noted->noted[signal] = sigaction(signal, &ours, NULL) == 0;
+    noted[signal] = sigaction(signal, &ours, NULL) == 0;
   }
-  return noted;
+  pthread_mutex_unlock(&noting);
 }
 
-void stop_noting(struct noted_signals* noted) {
-  if (!noted) return;
-  for (int signal = 1; signal < NSIG; ++signal) {
-    struct sigaction handler;
-    /* Who has put another handler there meanwhile keeps it. */
-    if (noted->noted[signal] && sigaction(signal, NULL, &handler) == 0 &&
-        (handler.sa_flags & SA_SIGINFO) && handler.sa_sigaction == note_and_handle)
-      sigaction(signal, &handlers[signal], NULL);
-  }
-  free(noted);
-  atomic_store(&noting, false);
+void stop_noting(void) {
+  pthread_mutex_lock(&noting);
+  /* None: a handler has forked this child in between. */
+  if (users != 0 && --users == 0)
+    for (int signal = 1; signal < NSIG; ++signal) {
+      struct sigaction handler;
+      /* Who has put another handler there meanwhile keeps it. */
+      if (noted[signal] && sigaction(signal, NULL, &handler) == 0 && is_ours(&handler))
+        sigaction(signal, &handlers[signal], NULL);
+      noted[signal] = false;
+    }
+  pthread_mutex_unlock(&noting);
 }

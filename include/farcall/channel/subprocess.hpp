@@ -26,7 +26,7 @@ struct ExitStatus {
 };
 
 // Owns a forked child. Never leaves a zombie: the destructor waits up to a second for a child that
-// nobody has waited for, then kills it.
+// nobody has waited for, then kills it. In a forked child of this process it does nothing.
 class Subprocess {
  public:
   // Forks; the child runs `body` and exits with what it returns, without unwinding into the
@@ -48,8 +48,9 @@ class Subprocess {
   [[nodiscard]] bool running();
 
  private:
-  pid_t pid_ = -1;  // -1: moved away
-  UniqueFd pidfd_;  // none on kernels before 5.3 and under valgrind
+  pid_t pid_ = -1;     // -1: moved away
+  pid_t parent_ = -1;  // whose child it is
+  UniqueFd pidfd_;     // none on kernels before 5.3 and under valgrind
   std::optional<ExitStatus> status_;
 };
 

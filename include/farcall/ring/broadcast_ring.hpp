@@ -71,8 +71,9 @@ class BroadcastMemory {
   // The writer's: maps new memory, which nobody else can map to write afterwards. Throws
   // SystemError; MisuseError unless capacity is a power of two and at least 4096.
   static BroadcastMemory create(std::size_t capacity);
-  // A reader's. Throws SystemError with EPROTO if it is something else, EPERM if it is not sealed.
-  static BroadcastMemory attach(UniqueFd&& fd);
+  // A reader's. Throws SystemError with EPROTO if it is something else, or has a capacity of more
+  // than `most`; EPERM if it is not sealed.
+  static BroadcastMemory attach(UniqueFd&& fd, std::size_t most);
 
   [[nodiscard]] int fd() const noexcept { return memory_.fd(); }
   [[nodiscard]] BroadcastView view() const noexcept;
@@ -125,7 +126,8 @@ class BroadcastReader {
   BroadcastReader(BroadcastView ring, BroadcastPlace start) noexcept : ring_(ring), next_(start) {}
 
   // Takes the next message, if there is one: ok, would_block, broken, or too_big where `into` is
-  // smaller than `size`: the message is then still there. `missed`: how many have been written over
+  // smaller than `size`: the message is then still there. would_block also where the writer was
+  // quicker each time; then ready() says so. `missed`: how many have been written over
   // that were to be read before it; counted once, with whatever outcome.
   Outcome take(std::span<std::byte> into, std::size_t& size, std::uint64_t& missed) noexcept;
   // Whether take() would not end with would_block.
@@ -144,6 +146,7 @@ class BroadcastReader {
   [[nodiscard]] bool is_next(std::uint64_t header) const noexcept;
   bool read_floor() noexcept;
   bool overtaken(std::uint64_t& missed) noexcept;
+  void skip_half(std::uint64_t& missed) noexcept;
 
   BroadcastView ring_;
   BroadcastPlace next_;

@@ -62,15 +62,19 @@ class MessageWriter : public WritingEnd {
 
   // Writes one message of any size (0 too). Outcomes: ok, would_block, timed_out, interrupted,
   // peer_gone, broken. Where a message longer than longest_piece() ends with one of the first
-  // three, a part may have been written: call again with the same message to go on.
-  // Throws MisuseError if the size differs then. A signal that was caught after `since` interrupts
-  // every wait in here; without it, one that was caught after that wait began.
+  // three, a part may have been written: call again with the same message to go on. Throws
+  // MisuseError for any other one then, which no reader gets to see mixed with the first. It is
+  // told by a sum of what has gone, as a rule before more goes. One that was changed where it is,
+  // after several calls, may be told only before its last piece: its reader gets none of both, and
+  // nothing can be written any more. Where nothing has been written any message may be next.
+  // A signal that was caught after `since` interrupts every wait in here; without it, one that was
+  // caught after that wait began.
   Outcome write(std::span<const std::byte> message, Deadline deadline,
                 std::optional<SignalCount> since = std::nullopt) {
     if (message.size() > message_ring::longest_piece(ring_.capacity)) [[unlikely]]
       return write_long(message, deadline, since);
     std::span<std::byte> space;
-    const Outcome outcome = reserve(message.size(), space, deadline, since);
+    const Outcome outcome = find_room(message.size(), space, deadline, since);
     if (outcome != Outcome::ok) return outcome;
     fill(space, message);
     publish(message.size(), message_ring::kReady);
@@ -79,24 +83,17 @@ class MessageWriter : public WritingEnd {
   }
 
   // In place: waits for room for a message of `size` bytes, at most longest_piece(); else
-  // too_big. commit(n), n <= size, makes the first n bytes a message. Throws MisuseError while a
-  // long message is unfinished.
+  // too_big. commit(n), n <= size, makes the first n bytes a message; without it there is none.
+  // Throws MisuseError while a long message is unfinished.
   Outcome reserve(std::size_t size, std::span<std::byte>& space, Deadline deadline,
                   std::optional<SignalCount> since = std::nullopt) {
     if (size > message_ring::longest_piece(ring_.capacity)) return Outcome::too_big;
-    if (sending_long_) [[unlikely]]
-      refuse_mixing();
-    if (!reader_is_open()) return Outcome::peer_gone;
-    const std::size_t needed = message_ring::footprint(size) + kSpare;
-    if (needed > free_bytes()) {
-      const Outcome outcome = wait_for_space(needed, deadline, since);
-      if (outcome != Outcome::ok) return outcome;
-    }
-    space = {line(tail_) + message_ring::kHeader, size};
-    return Outcome::ok;
+    const Outcome outcome = find_room(size, space, deadline, since);
+    if (outcome == Outcome::ok)
+      cleared_ = tail_;  // the caller may write over the header that was cleared ahead
+    return outcome;
   }
   void commit(std::size_t size) noexcept {
-    cleared_ = tail_;  // the caller may have written over the header that was cleared ahead
     observe::note_sent(observed_, line(tail_) + message_ring::kHeader, size);
     publish(size, message_ring::kReady);
   }
@@ -113,6 +110,19 @@ class MessageWriter : public WritingEnd {
 
   [[nodiscard]] std::byte* line(std::uint64_t position) const noexcept {
     return ring_.data + (position & (ring_.capacity - 1));
+  }
+  Outcome find_room(std::size_t size, std::span<std::byte>& space, Deadline deadline,
+                    std::optional<SignalCount> since) {
+    if (sending_long_) [[unlikely]]
+      refuse_mixing();
+    if (!reader_is_open()) return Outcome::peer_gone;
+    const std::size_t needed = message_ring::footprint(size) + kSpare;
+    if (needed > free_bytes()) {
+      const Outcome outcome = wait_for_space(needed, deadline, since);
+      if (outcome != Outcome::ok) return outcome;
+    }
+    space = {line(tail_) + message_ring::kHeader, size};
+    return Outcome::ok;
   }
   // The line with the header is written last: while it waits for other lines, the reader, who
   // looks at it all the time, would take it away half-written and it had to be fetched again.
@@ -156,11 +166,30 @@ class MessageWriter : public WritingEnd {
   Outcome write_long(std::span<const std::byte> message, Deadline deadline,
                      std::optional<SignalCount> since);
   [[noreturn]] static void refuse_mixing();
+  // How many bytes of the long message go in the piece that begins there.
+  [[nodiscard]] std::size_t piece_at(std::size_t sent) const noexcept;
+  // The sum of its bytes up to `end`, of which `sum` is that of those up to `begin`. Both are where
+  // pieces begin.
+  [[nodiscard]] std::uint64_t sum_to(std::size_t end, std::span<const std::byte> message,
+                                     std::size_t begin, std::uint64_t sum) const noexcept;
+  void note_gone(std::span<const std::byte> message) noexcept;
+  // Throw MisuseError unless this is the message of which a part has gone.
+  void check_gone(std::span<const std::byte> message);
+  bool go_on(std::span<const std::byte> message);
+
+  // What had gone of the unfinished long message when it was last interrupted.
+  struct Gone {
+    std::uint64_t sum = 0;
+    std::size_t bytes = 0;
+    std::size_t checked = 0;          // so many when it was last compared
+    const std::byte* from = nullptr;  // where the message was
+  };
 
   std::uint64_t cleared_ = 0;  // the header here is zero already
   std::size_t sent_ = 0;       // bytes of the unfinished long message
   std::size_t sending_ = 0;    // that message's size
   bool sending_long_ = false;
+  Gone gone_;
 };
 
 class MessageReader : public ReadingEnd {

@@ -207,6 +207,10 @@ void TFarcallTransport::flush() {
     }
   } catch (const std::system_error& error) {
     fail(error);
+  } catch (...) {
+    // What was written is not to go along with the next call.
+    close();
+    throw;
   }
   forget_written();
 }

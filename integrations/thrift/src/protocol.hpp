@@ -29,7 +29,5 @@ inline constexpr int kWhole = 0;
 inline constexpr int kLonger = 1;
 // Longer one-way calls go as messages with a reply, which the server gives when it has them whole.
 inline constexpr std::size_t kOneWayBytes = std::size_t{64} << 10;
-// Codes of pulses.
-inline constexpr int kInterrupt = 1;
 
 }  // namespace farcall::thrift

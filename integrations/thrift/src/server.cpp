@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -7,15 +9,15 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
+#include <new>
 
+#include "far_call.hpp"
 #include "farcall/error.hpp"
-#include "farcall/limits.h"
 #include "farcall/socket.hpp"
 #include "farcall/thrift/transport.hpp"
 #include "one_way.hpp"
-#include "process/ledger.hpp"
 #include "protocol.hpp"
+#include "serving.hpp"
 #include "within.hpp"
 
 namespace farcall::thrift {
@@ -26,19 +28,34 @@ using apache::thrift::transport::TTransportException;
 // A channel that clients open by name, and the way to interrupt who waits there.
 struct TFarcallServerTransport::Listening {
   Listening(const std::string& name, mode_t mode)
-      : channel(name, 0, mode), own(channel.connect()) {}
+      : channel(name, 0, mode),
+        events(channel.descriptor()),
+        wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE)) {
+    if (!wake) throw_errno("eventfd");
+  }
+  // Needs nothing that there may be no more of.
   void interrupt() noexcept {
     interrupts.fetch_add(1);
-    (void)farcall_pulse(own.number(), 0, kInterrupt, 0);
+    (void)::eventfd_write(wake.get(), 1);
   }
-  // Anybody who may connect may send such a pulse; whether this process has.
+  // Whether this process has; a forked child has the same descriptor.
   bool take_interrupt() noexcept {
     int before = interrupts.load();
     while (before > 0 && !interrupts.compare_exchange_weak(before, before - 1)) continue;
     return before > 0;
   }
+  // Until something may have come, or somebody interrupts.
+  void wait() const noexcept {
+    std::array<pollfd, 2> both{pollfd{.fd = events, .events = POLLIN, .revents = 0},
+                               pollfd{.fd = wake.get(), .events = POLLIN, .revents = 0}};
+    eventfd_t one = 0;
+    if (::poll(both.data(), both.size(), -1) > 0 && both[1].revents != 0)
+      (void)::eventfd_read(wake.get(), &one);
+  }
+
   MessageChannel channel;
-  MessageConnection own;
+  const int events;  // the channel's
+  const UniqueFd wake;
   std::atomic<int> interrupts{0};
 };
 
@@ -50,25 +67,10 @@ int only_descriptor(const ReceivedMessage& message) noexcept {
   return all.size() == 1 ? all[0] : -1;
 }
 
-// A client that has gone is told of by a pulse; one that cannot have this answer learns why.
-void answer(ReceivedMessage& message, std::span<const std::byte> data, int status) noexcept {
-  const std::int64_t id = message.release();
-  if (farcall_reply(id, status, data.data(), data.size()) != 0 && errno != ESRCH)
-    (void)farcall_error(id, errno);
-}
-
-// What a client of another user's makes this process hold. A channel of its own, two connections to
-// it and what tells of pulses are 9 descriptors; they count twice, for the library of messages
-// keeps accounts of its own, in which the same users may hold as much again.
-process::Charge charged(process::Resource resource, uid_t user, std::size_t amount) noexcept {
-  if (process::is_own(user)) return process::Charge::exempt();
-  farcall_limits limits{};
-  limits.size = sizeof limits;
-  (void)farcall_limits_get(&limits);
-  const bool bytes = resource == process::Resource::bytes;
-  return {resource, user, amount, bytes ? limits.bytes_per_user : limits.descriptors_per_user};
-}
-constexpr std::size_t kDescriptors = std::size_t{2} * 9;
+// Of a client of another user's: a channel of its own, a connection to it and a session are 7. They
+// count twice, for the library of messages keeps accounts of its own, in which the same users may
+// hold as much again.
+constexpr std::size_t kDescriptors = std::size_t{2} * 7;
 
 // Those that are no streams of this machine may be long in all that is done with them.
 void check_stream(int fd) {
@@ -94,14 +96,16 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
         descriptors_(room_for(client.uid)),
         origin_("pid " + std::to_string(client.pid) + " uid " + std::to_string(client.uid)),
         channel_(FARCALL_DISCONNECT),
-        own_(channel_.connect()),
-        interrupts_(own_.number()) {}
+        number_(channel_.number()) {}
   ~Accepted() override { shut(); }
 
   // A connection for the client.
   [[nodiscard]] MessageConnection connect() const { return channel_.connect(); }
-  // By any thread, also while another closes it.
-  void interrupt() const noexcept { (void)farcall_pulse(interrupts_, 0, kInterrupt, 0); }
+  // By any thread, also while another closes it. A call that is being served is answered first; one
+  // that comes meanwhile is either served, or not begun.
+  void interrupt() noexcept {
+    if (at_.exchange(At::end) == At::wait) (void)farcall_channel_destroy(number_);
+  }
 
   [[nodiscard]] bool isOpen() const override { return open_; }
   bool peek() override { return rBase_ != rBound_ || (open_ && fill()); }
@@ -123,19 +127,10 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
     give_room_back();
     while (open_) {
       farcall_info info{};
-      const std::int64_t id = again_after_signals(Within(timeout_), [&] {
-        return farcall_receive(channel_.number(), room().data(), room().size(), &info);
-      });
-      if (id < 0) {
-        if (errno == ETIMEDOUT) throw TTransportException(TTransportException::TIMED_OUT, origin_);
-        open_ = false;
-        break;
-      }
-      message_ = ReceivedMessage(id, info);
-      message_.drop_descriptors();
+      if (!receive(info)) break;
       if (message_.is_pulse()) {
-        if (told(info)) continue;
-        break;
+        open_ = open_ && info.code != FARCALL_PULSE_DISCONNECT;
+        continue;
       }
       if (info.length == 0 && message_) answer(message_, written(), kWhole);
       kept_ = {};
@@ -146,6 +141,8 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
   }
 
  private:
+  enum class At : unsigned char { work, wait, end };
+
   static process::Charge room_for(uid_t user) {
     process::Charge held = charged(process::Resource::descriptors, user, kDescriptors);
     if (!held) throw SystemError(EAGAIN, "too many clients of one user");
@@ -158,18 +155,36 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
     (void)farcall_error(message_.release(), ENOMEM);
     forget_written();
   }
-  // False: the client has gone.
-  bool told(const farcall_info& pulse) {
-    if (pulse.code == kInterrupt)
-      throw TTransportException(TTransportException::INTERRUPTED, origin_);
-    if (pulse.code == FARCALL_PULSE_DISCONNECT) open_ = false;
-    return open_;
+  // Waits for what comes next, into `message_`. False: there will be no more.
+  bool receive(farcall_info& info) {
+    At at = At::work;
+    if (!at_.compare_exchange_strong(at, At::wait)) interrupted();
+    const std::int64_t id = again_after_signals(Within(timeout_), [&] {
+      return farcall_receive(channel_.number(), room().data(), room().size(), &info);
+    });
+    const int error = id < 0 ? errno : 0;
+    if (id >= 0) {
+      message_ = ReceivedMessage(id, info);
+      message_.drop_descriptors();
+    }
+    if (at = At::wait; !at_.compare_exchange_strong(at, At::work)) interrupted();
+    if (error == ETIMEDOUT) throw TTransportException(TTransportException::TIMED_OUT, origin_);
+    open_ = open_ && error == 0;
+    return error == 0;
   }
+  [[noreturn]] void interrupted() {
+    message_ = {};
+    throw TTransportException(TTransportException::INTERRUPTED, origin_);
+  }
+  // False: it is not served.
   bool take(const farcall_info& info) {
     if (info.length > room().size()) {
       const std::size_t before = info.received;
       if (!message_) return false;
-      make_room(info.length);
+      if (!grow(info.length)) {
+        (void)farcall_error(message_.release(), ENOMEM);
+        return false;
+      }
       if (!read_rest(before, info.length - before)) {
         message_ = {};
         return false;
@@ -178,6 +193,15 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
     received(info.length);
     if (message_ && is_one_way({rBase_, info.length})) answer(message_, {}, kWhole);
     return true;
+  }
+  // The message's own memory is counted for its user as long as this is; false: there is no more.
+  bool grow(std::size_t bytes) {
+    try {
+      make_room(bytes);
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
   }
   // False: the client has gone meanwhile, of which a pulse tells.
   bool read_rest(std::size_t before, std::size_t size) {
@@ -190,7 +214,6 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
   void shut() noexcept {
     open_ = false;
     message_ = {};
-    own_ = MessageConnection();
     const MessageChannel last(std::move(channel_));
   }
 
@@ -199,63 +222,12 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
   const process::Charge descriptors_;
   const std::string origin_;
   MessageChannel channel_;
-  MessageConnection own_;
-  const int interrupts_;
+  const int number_;  // the channel's, which refuses it once it is closed
   ReceivedMessage message_;
   process::Charge kept_;  // a reply that was too long
+  std::atomic<At> at_{At::work};
   std::atomic<bool> open_{true};
 };
-
-namespace {
-
-// One call that came through a bridge, for whoever accepts it.
-class FarCall final : public MessageTransport {
- public:
-  explicit FarCall(ReceivedMessage message)
-      : MessageTransport(nullptr), message_(std::move(message)) {
-    message_.drop_descriptors();
-    const std::size_t length = message_.info().length - sizeof kFar;
-    make_room(length);
-    if (message_.read(sizeof kFar, room().first(length)) != length)
-      throw SystemError(ESRCH, "read a call");
-    received(length);
-    if (is_one_way({rBase_, length})) answer(message_, {}, kWhole);
-  }
-  FarCall(const FarCall&) = delete;
-  FarCall& operator=(const FarCall&) = delete;
-  ~FarCall() override { finish(); }
-
-  [[nodiscard]] bool isOpen() const override { return open_; }
-  bool peek() override { return rBase_ != rBound_; }
-  void open() override {}
-  void close() override { finish(); }
-  [[nodiscard]] const std::string getOrigin() const override { return "a bridge"; }
-
-  void flush() override {
-    const auto reply = written();
-    if (message_ && reply.size() <= message_.info().room) answer(message_, reply, kWhole);
-    if (message_) answer(message_, {}, kLonger);
-    forget_written();
-  }
-
- protected:
-  bool fill() override {
-    finish();
-    return false;
-  }
-
- private:
-  // Nobody wrote an answer: it was one-way.
-  void finish() noexcept {
-    open_ = false;
-    if (message_) answer(message_, {}, kWhole);
-  }
-
-  ReceivedMessage message_;
-  std::atomic<bool> open_{true};
-};
-
-}  // namespace
 
 TFarcallServerTransport::TFarcallServerTransport(std::string name, mode_t mode)
     : name_(std::move(name)), mode_(mode) {}
@@ -274,6 +246,7 @@ void TFarcallServerTransport::listen() {
     auto fresh = std::make_shared<Listening>(name_, mode_);
     const std::lock_guard guard(lock_);
     listening_ = std::move(fresh);
+    no_more_children_ = false;
   } catch (const std::system_error& error) {
     throw TTransportException(TTransportException::NOT_OPEN, name_, error.code().value());
   }
@@ -284,13 +257,10 @@ void TFarcallServerTransport::interrupt() {
 }
 
 void TFarcallServerTransport::interruptChildren() {
-  std::vector<std::shared_ptr<Accepted>> children;
-  {
-    const std::lock_guard guard(lock_);
-    for (const auto& child : children_)
-      if (auto alive = child.lock()) children.push_back(std::move(alive));
-  }
-  for (const auto& child : children) child->interrupt();
+  const std::lock_guard guard(lock_);
+  no_more_children_ = true;
+  for (const auto& child : children_)
+    if (const auto alive = child.lock()) alive->interrupt();
 }
 
 void TFarcallServerTransport::close() {
@@ -304,39 +274,45 @@ void TFarcallServerTransport::close() {
   if (last) last->interrupt();
 }
 
+std::shared_ptr<TTransport> TFarcallServerTransport::accept_one(ReceivedMessage message,
+                                                                std::uint32_t hello) {
+  if (message && hello == kFar) {
+    if (message.info().length > sizeof kFar) return accept_far_call(std::move(message));
+    message.reply({}, kWhole);
+    return nullptr;
+  }
+  if (!message || hello != kHello || only_descriptor(message) < 0) return nullptr;
+  check_stream(only_descriptor(message));
+  auto accepted = std::make_shared<Accepted>(timeout_, message.info());
+  const MessageConnection connection = accepted->connect();
+  // A client that means well has one with room; others are not waited for.
+  send_fd_message(only_descriptor(message), {}, std::array{connection.descriptor()},
+                  Deadline::now());
+  message.reply();
+  const std::lock_guard guard(lock_);
+  std::erase_if(children_, [](const auto& child) { return child.expired(); });
+  children_.push_back(accepted);
+  if (no_more_children_) accepted->interrupt();
+  return accepted;
+}
+
 std::shared_ptr<TTransport> TFarcallServerTransport::acceptImpl() {
   const auto now = listening();
   if (!now) throw TTransportException(TTransportException::NOT_OPEN, name_);
   for (;;) {
+    if (now->take_interrupt()) throw TTransportException(TTransportException::INTERRUPTED, name_);
     std::uint32_t hello = 0;
-    ReceivedMessage message;
-    try {
-      message = now->channel.receive(std::as_writable_bytes(std::span(&hello, 1)));
-    } catch (const std::system_error& error) {
-      if (error.code().value() != EBADF) continue;  // others than that client can be accepted
-      throw TTransportException(TTransportException::UNKNOWN, name_, error.code().value());
+    farcall_info info{};
+    (void)farcall_timeout(0);
+    const std::int64_t id = farcall_receive(now->channel.number(), &hello, sizeof hello, &info);
+    if (id < 0 && errno == EBADF)
+      throw TTransportException(TTransportException::UNKNOWN, name_, EBADF);
+    if (id < 0) {
+      now->wait();
+      continue;
     }
-    if (message.is_pulse() && message.info().code == kInterrupt && now->take_interrupt())
-      throw TTransportException(TTransportException::INTERRUPTED, name_);
     try {
-      if (message && hello == kFar) {
-        if (message.info().length > sizeof kFar)
-          return std::make_shared<FarCall>(std::move(message));
-        message.reply({}, kWhole);
-        continue;
-      }
-      if (!message || hello != kHello || only_descriptor(message) < 0) continue;
-      check_stream(only_descriptor(message));
-      auto accepted = std::make_shared<Accepted>(timeout_, message.info());
-      const MessageConnection connection = accepted->connect();
-      // A client that means well has one with room; others are not waited for.
-      send_fd_message(only_descriptor(message), {}, std::array{connection.descriptor()},
-                      Deadline::now());
-      message.reply();
-      const std::lock_guard guard(lock_);
-      std::erase_if(children_, [](const auto& child) { return child.expired(); });
-      children_.push_back(accepted);
-      return accepted;
+      if (auto accepted = accept_one(ReceivedMessage(id, info), hello)) return accepted;
     } catch (const std::exception&) {
       // This client has gone, or there is no room for it: it is told by the end of its message.
       continue;

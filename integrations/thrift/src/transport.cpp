@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "protocol.hpp"
 
@@ -65,9 +66,17 @@ std::uint32_t MessageTransport::readEnd() {
 void MessageTransport::writeSlow(const std::uint8_t* buffer, std::uint32_t length) {
   const std::size_t used = written().size();
   const std::size_t needed = used + length;
-  if (needed > FARCALL_MESSAGE_MAX)
+  if (needed > FARCALL_MESSAGE_MAX) {
+    forget_written();  // the rest is never to come
     throw TTransportException(TTransportException::BAD_ARGS, "a message of more than 1 GiB");
-  out_.resize(std::min<std::size_t>(std::max(needed, out_.size() * 2), FARCALL_MESSAGE_MAX));
+  }
+  try {
+    out_.resize(std::min<std::size_t>(std::max(needed, out_.size() * 2), FARCALL_MESSAGE_MAX));
+  } catch (const std::bad_alloc&) {
+    // As an error of the transport it ends one client of a server, not the server.
+    forget_written();
+    throw TTransportException(TTransportException::INTERNAL_ERROR, "no memory for a message");
+  }
   setWriteBuffer(out_.data(), static_cast<std::uint32_t>(out_.size()));
   std::memcpy(out_.data() + used, buffer, length);
   wBase_ += needed;

@@ -14,6 +14,9 @@ class Within {
  public:
   explicit Within(std::chrono::milliseconds timeout) : deadline_(deadline_after(timeout)) {}
   [[nodiscard]] Deadline deadline() const noexcept { return deadline_; }
+  [[nodiscard]] bool is_over() const noexcept {
+    return !deadline_.is_never() && monotonic_ns() >= deadline_.at();
+  }
   // Bounds the next call of this thread.
   void start() const {
     if (deadline_.is_never()) return;
@@ -32,13 +35,18 @@ class Within {
 };
 
 // What messages are about calls that a signal has ended: nobody has received what they were to
-// send. Calls until one ends otherwise.
+// send. Calls until one ends otherwise, or the time is over: then EINTR may also be what a far
+// server says that was told so.
 template <class Call>
 auto again_after_signals(const Within& within, Call call) {
   for (;;) {
     within.start();
     const auto result = call();
     if (result >= 0 || errno != EINTR) return result;
+    if (within.is_over()) {
+      errno = ETIMEDOUT;
+      return result;
+    }
   }
 }
 

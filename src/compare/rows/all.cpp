@@ -59,7 +59,7 @@ RowList pair_rows() {
 #else
   for (const char* const name :
        {"tcp_accelerated", "unix_accelerated", "unix_seqpacket_accelerated", "udp_accelerated"})
-    list.absent.push_back({name, "farcall was built without the preload library"});
+    list.absent.push_back({name, "farcall was built without the preload library", "shared"});
 #endif
   add_eventfd(list);
 #ifdef FARCALL_HAVE_ZEROMQ

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The physical limit: one word between two processes that do nothing but look at it.
+// What is least there: one word between two processes that do nothing but look at it.
 //
 //   cacheline_pingpong   a line per direction; each side writes its own and looks at the other's.
-//                        A hop is what a one-way message costs at least: the reader's request for
-//                        the line, and the writer's to have it back for the next message.
+//                        A hop is what a message costs in memory of its own: the reader's request
+//                        for the line, and the writer's to have it back for the next message.
 //   cacheline_shared     one line for both directions. The side that answers has it already, so
-//                        it is cheaper than any channel that has its own memory each way.
+//                        it is cheaper. A call whose reply is where its request was has that, too.
 #include <atomic>
 #include <cstring>
 #include <utility>
@@ -86,9 +86,8 @@ class LineRow final : public Row {
 
 void add_cacheline(RowList& list) {
   list.add<LineRow>("cacheline_pingpong",
-                    "the limit: a cache line per direction, both sides looking all the time",
-                    false);
-  list.add<LineRow>("cacheline_shared", "one cache line bounced back and forth", true);
+                    "a bare cache line per direction, both sides looking all the time", false);
+  list.add<LineRow>("cacheline_shared", "one bare cache line for both directions", true);
 }
 
 }  // namespace farcall::compare

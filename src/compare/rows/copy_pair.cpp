@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The limit of what copies a message twice: one process copies it into shared memory in chunks,
-// another out of there, and neither ever sleeps. How large the chunks are and how many fit between
-// the two decides through which caches the bytes go, and differs with the processor; so the two try
-// a number of both when they open, and keep the quickest.
+// What two copies of a message cost, and nothing else: one process copies it into shared memory in
+// chunks, another out of there, and neither ever sleeps. How large the chunks are and how many fit
+// between the two decides through which caches the bytes go, and differs with the processor; so the
+// two try a number of both when they open, and keep the quickest.
 #include <sched.h>
 
 #include <algorithm>
@@ -210,7 +210,7 @@ class CopyPairRow final : public Row {
       : Row({.mechanism = "copy_pair",
              .engine = "control",
              .wait = "spin",
-             .description = "the limit of two copies, in the chunks and at the distance that are"
+             .description = "two bare copies, in the chunks and at the distance that are"
                             " quickest here"}) {}
   [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
     return conditions.message_bytes < kLeastBytes ? "for messages of a page and more" : "";

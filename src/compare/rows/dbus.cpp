@@ -14,9 +14,12 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <string>
 
+#include "compare/placement.hpp"
+#include "compare/rows/leftovers.hpp"
 #include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
@@ -135,7 +138,17 @@ class DbusServer final : public CallEndpoint {
   std::exception_ptr error_;
 };
 
-// A bus that ends with whoever has started it.
+// That nobody else has, for the bus's socket.
+std::string make_folder() {
+  constexpr std::size_t kMost = 90;  // with the socket's name it has to be an address
+  std::string path = std::filesystem::temp_directory_path() / "farcall-dbus-XXXXXX";
+  if (path.size() > kMost) path = "/tmp/farcall-dbus-XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr) throw_errno("make a folder for dbus-daemon");
+  return path;
+}
+
+// A bus that ends with whoever has started it. Where that is killed, so is the bus, and something
+// else removes its socket.
 class Daemon {
  public:
   Daemon() {
@@ -148,13 +161,15 @@ class Daemon {
     if (pid_ < 0) throw_errno("fork");
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      unpin();
       if (::getppid() != parent) ::_exit(1);
       const int kept = ::dup(in.get());  // not close-on-exec
       // It complains of limits that a session does not need.
       ::dup2(::open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
+      const std::string address = "--address=unix:path=" + folder_ + "/bus";
       const std::string print = "--print-address=" + std::to_string(kept);
       ::execlp("dbus-daemon", "dbus-daemon", "--session", "--nofork", "--nopidfile",
-               "--address=unix:tmpdir=/tmp", print.c_str(), static_cast<char*>(nullptr));
+               address.c_str(), print.c_str(), static_cast<char*>(nullptr));
       ::_exit(127);
     }
     in.reset();
@@ -169,6 +184,7 @@ class Daemon {
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
   [[nodiscard]] const std::string& address() const { return address_; }
+  [[nodiscard]] pid_t pid() const { return pid_; }
 
  private:
   void end() noexcept {
@@ -178,6 +194,11 @@ class Daemon {
     }
     pid_ = -1;
   }
+  const std::string folder_ = make_folder();
+  const Leftovers leftovers_{[this] {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }};
   const pid_t owner_ = ::getpid();
   pid_t pid_ = -1;
   std::string address_;
@@ -196,6 +217,7 @@ class DbusConnection final : public Connection {
       throw SystemError(EPROTO, "no server came");
     return std::make_unique<DbusClient>(daemon_.address());
   }
+  [[nodiscard]] std::vector<pid_t> helpers() const override { return {daemon_.pid()}; }
 
  private:
   Daemon daemon_;
@@ -209,7 +231,8 @@ class DbusRow final : public Row {
              .engine = "library",
              .wait = "block",
              .description = "D-Bus (sd-bus), a method call by way of a dbus-daemon",
-             .streams = false}) {}
+             .streams = false,
+             .helped = true}) {}
   [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
     constexpr std::size_t kMost = std::size_t{32} << 20;  // dbus-daemon's own limit is near
     if (conditions.message_bytes > kMost) return "dbus-daemon takes no longer messages";

@@ -107,7 +107,7 @@ void run_and_clean(const Conditions& conditions, UniqueFd ready, int alive) {
   char byte = 0;
   // Without that they are another's.
   const bool ours = ::read(here.get(), &byte, 1) == 1;
-  if (ours && ::write(ready.get(), &byte, 1) != 1) byte = 0;  // the writer has gone
+  if (ours && ::write(ready.get(), &daemon, sizeof daemon) < 0) byte = 0;  // the writer has gone
   ready.reset();
   if (daemon > 0) ::waitpid(daemon, nullptr, 0);
   if (!ours) return;
@@ -156,8 +156,7 @@ class Daemon {
       ::_exit(0);
     }
     ready_there.reset();
-    char byte = 0;
-    if (::read(ready_here.get(), &byte, 1) != 1)
+    if (::read(ready_here.get(), &roudi_, sizeof roudi_) != sizeof roudi_)
       throw SystemError(EADDRINUSE, "start iceoryx's daemon: perhaps there is one");
   }
   Daemon(const Daemon&) = delete;
@@ -168,10 +167,12 @@ class Daemon {
   }
   // In a child that is not to keep it.
   void forget() noexcept { alive_.reset(); }
+  [[nodiscard]] pid_t roudi() const noexcept { return roudi_; }
 
  private:
   pid_t owner_;
-  pid_t pid_ = -1;
+  pid_t pid_ = -1;    // who cleans up behind it
+  pid_t roudi_ = -1;  // the daemon itself
   UniqueFd alive_;
 };
 
@@ -244,6 +245,7 @@ class IceoryxConnection final : public Connection {
     join(conditions_, std::to_string(index));
     return std::make_unique<IceoryxSubscriber>(overwrites_);
   }
+  [[nodiscard]] std::vector<pid_t> helpers() const override { return {daemon_.roudi()}; }
 
  private:
   Conditions conditions_;

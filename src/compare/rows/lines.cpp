@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The physical limit for a message: as many cache lines as it fills, each with a word that says
+// A message and nothing else: as many cache lines as it fills, each with a word that says
 // whose turn its bytes are of. The reader looks at all of them in each look, so that they travel at
 // once and in any order; there is neither room for a second message nor a way to sleep.
 #include <array>
@@ -98,7 +98,7 @@ class LinesRow final : public Row {
       : Row({.mechanism = "lines_pingpong",
              .engine = "control",
              .wait = "spin",
-             .description = "the limit for a message: the cache lines that it fills, and no more",
+             .description = "a bare message: the cache lines that it fills, each way, and no more",
              .streams = false}) {}
   [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
     if (conditions.message_bytes == 0) return "there is nothing to carry";

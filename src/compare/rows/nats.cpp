@@ -18,6 +18,8 @@
 #include <string>
 #include <thread>
 
+#include "compare/placement.hpp"
+#include "compare/rows/leftovers.hpp"
 #include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/message.h"
@@ -52,6 +54,7 @@ class Child {
     pid_ = ::fork();
     if (pid_ != 0) return;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    unpin();
     if (::getppid() != parent || ::freopen("/dev/null", "w", stderr) == nullptr) ::_exit(1);
     ::execv(arguments[0], arguments.data());
     ::_exit(127);
@@ -62,18 +65,35 @@ class Child {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
+  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
 
  private:
   pid_t pid_;
 };
 
+// That nobody else has, and in which nobody else writes.
+std::string make_folder() {
+  std::string path = std::filesystem::temp_directory_path() / "farcall-nats-XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr) throw_errno("make a folder for nats-server");
+  return path;
+}
+
+// A server that is being killed may still write there.
+void remove_folder(const std::string& path) {
+  for (int tries = 0; tries < 50; ++tries) {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    if (!error) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 class NatsServer {
  public:
   NatsServer()
-      : ports_(std::filesystem::temp_directory_path() /
-               ("farcall-nats-" + std::to_string(::getpid()))),
-        made_(std::filesystem::create_directory(ports_)),
-        process_({kServer, "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", ports_.string()}) {
+      : ports_(make_folder()),
+        leftovers_([this] { remove_folder(ports_); }),
+        process_({kServer, "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", ports_}) {
     const Deadline deadline = Deadline::after(kStart);
     while (url_.empty()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -81,13 +101,10 @@ class NatsServer {
       read_port();
     }
   }
-  ~NatsServer() {
-    std::error_code ignored;
-    std::filesystem::remove_all(ports_, ignored);
-  }
   NatsServer(const NatsServer&) = delete;
   NatsServer& operator=(const NatsServer&) = delete;
   [[nodiscard]] const std::string& url() const noexcept { return url_; }
+  [[nodiscard]] pid_t pid() const noexcept { return process_.pid(); }
 
  private:
   // {"nats":["nats://127.0.0.1:4222"]}
@@ -102,9 +119,9 @@ class NatsServer {
     }
   }
 
-  const std::filesystem::path ports_;
-  const bool made_;
+  const std::string ports_;
   std::string url_;
+  const Leftovers leftovers_;
   const Child process_;
 };
 
@@ -166,6 +183,7 @@ class NatsConnection final : public Connection {
   std::unique_ptr<Endpoint> open(Role role) override {
     return std::make_unique<NatsEndpoint>(server_.url(), role);
   }
+  [[nodiscard]] std::vector<pid_t> helpers() const override { return {server_.pid()}; }
 
  private:
   const NatsServer server_;
@@ -231,6 +249,9 @@ class BridgeConnection final : public Connection {
     ::setenv("FARCALL_ENGINE", "shared", 1);
     return std::make_unique<BridgeEndpoint>(name_, role);
   }
+  [[nodiscard]] std::vector<pid_t> helpers() const override {
+    return {server_.pid(), exporter_->pid(), importer_->pid()};
+  }
 
  private:
   const std::string name_;
@@ -248,7 +269,8 @@ class NatsRow final : public Row {
              .wait = bridged ? "adaptive" : "block",
              .description = bridged ? "a message through two bridges and a NATS server"
                                     : "NATS, request and reply through a server",
-             .streams = false}),
+             .streams = false,
+             .helped = true}),
         bridged_(bridged) {}
   [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
     constexpr std::size_t kMost = std::size_t{1} << 20;  // of one message, without configuration

@@ -25,8 +25,8 @@ struct Options {
   std::string domain;
   std::vector<std::string> exports;
   std::vector<std::string> imports;
-  double death_bound_s = 0;  // 0: not said
-  double connect_bound_s = 0;
+  double death_bound_s = -1;  // below 0: not said
+  double connect_bound_s = -1;
   std::string status_name;
   bool check = false;
 };

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "tool/bridge/bridge.hpp"
+#include "tool/end_signals.hpp"
 #include "tool/say.hpp"
 
 namespace farcall::tool::bridge {
@@ -22,7 +23,7 @@ namespace {
 using farcall::bridge::Bridge;
 using farcall::bridge::Config;
 
-constexpr double kDrainSeconds = 5;
+constexpr std::chrono::seconds kDrain{5};
 constexpr std::chrono::seconds kPatience{3};  // and then
 
 // sd_notify(3), where there is somebody to notify.
@@ -43,6 +44,16 @@ void notify(const std::string& state) {
   ::close(fd);
 }
 
+// Whoever is still waited for then: a local server may keep the thread that calls it, whatever it
+// is told; a server of the cluster may take its time to be connected to.
+void end_within(std::chrono::seconds time) {
+  std::thread([time] {
+    std::this_thread::sleep_for(time);
+    say("farcall: ended without waiting any longer for calls in progress\n");
+    ::_exit(kSuccess);
+  }).detach();
+}
+
 void replace(std::string& into, const std::string& with) {
   if (!with.empty()) into = with;
 }
@@ -61,8 +72,9 @@ Config configuration(const Options& options) {
   replace(config.tls_key, options.tls_key);
   replace(config.domain, options.domain);
   replace(config.status, options.status_name);
-  if (options.death_bound_s > 0) config.death_bound_s = options.death_bound_s;
-  if (options.connect_bound_s > 0) config.connect_bound_s = options.connect_bound_s;
+  // What is no number is said to be wrong later.
+  if (!(options.death_bound_s < 0)) config.death_bound_s = options.death_bound_s;
+  if (!(options.connect_bound_s < 0)) config.connect_bound_s = options.connect_bound_s;
   for (const std::string& each : options.exports)
     config.names.push_back(farcall::bridge::exported_name(each));
   for (const std::string& each : options.imports)
@@ -85,7 +97,7 @@ ExitCode run(const Options& options) {
   }
   sigset_t ends;
   ::sigemptyset(&ends);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&ends, signal);
+  for (const int signal : end_signals()) ::sigaddset(&ends, signal);
   ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   if (options.check) {
@@ -100,14 +112,9 @@ ExitCode run(const Options& options) {
   int signal = 0;
   while (::sigwait(&ends, &signal) != 0) continue;
   notify("STOPPING=1");
-  bridge.drain(kDrainSeconds);
-  // A local server may keep the thread that calls it, whatever it is told; a server of the cluster
-  // may take its time to be connected to.
-  std::thread([] {
-    std::this_thread::sleep_for(kPatience);
-    say("farcall: ended without waiting any longer for calls in progress\n");
-    ::_exit(kSuccess);
-  }).detach();
+  end_within(kDrain + kPatience);
+  bridge.drain(std::chrono::duration<double>(kDrain).count());
+  end_within(kPatience);
   return kSuccess;
 }
 

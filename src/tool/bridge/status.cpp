@@ -15,12 +15,26 @@ namespace {
 // The bridge may be another user's, who is not to say anything to this terminal.
 std::string plain(const nlohmann::json& text) { return watch::printable(text.get<std::string>()); }
 
+// Nor is it to keep this process busy with what nests without end, or is wider than any terminal.
+nlohmann::json parse(const std::string& text) {
+  constexpr int kDeepest = 16;
+  constexpr const char* kWrong = "what the channel says is no status of a bridge";
+  auto all = nlohmann::json::parse(text, [](int depth, auto, const auto&) {
+    if (depth > kDeepest) throw farcall::bridge::BridgeError(kWrong);
+    return true;
+  });
+  if (!all.is_object()) throw farcall::bridge::BridgeError(kWrong);
+  return all;
+}
+
+constexpr std::size_t kWidest = 80;
+
 }  // namespace
 
 ExitCode print_status(const std::string& name, bool json) {
   const std::string text =
       farcall::bridge::ask_status(name.empty() ? farcall::bridge::Config().status : name);
-  const auto all = nlohmann::json::parse(text);
+  const nlohmann::json all = parse(text);
   if (json) {
     constexpr int kOneLine = -1;
     fmt::print("{}\n", all.dump(kOneLine, ' ', true));  // in ASCII
@@ -34,6 +48,7 @@ ExitCode print_status(const std::string& name, bool json) {
   for (const auto& each : all.at("names"))
     width = std::max({width, each.at("local").get<std::string>().size(),
                       each.at("subject").get<std::string>().size()});
+  width = std::min(width, kWidest);
   fmt::print("{:6} {:{}} {:{}} {:>10} {:>8} {:>8} {:>9} {:>9} {:>9}  {}\n", "", "LOCAL", width,
              "SUBJECT", width, "CALLS", "NOW", "ERRORS", "P50 us", "P90 us", "P99 us", "");
   for (const auto& each : all.at("names")) {

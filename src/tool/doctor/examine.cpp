@@ -19,7 +19,9 @@
 #include "doctor/process.hpp"
 #include "farcall/error.hpp"
 #include "tool/doctor/settings.hpp"
+#include "watch/memory.hpp"
 #include "watch/process.hpp"
+#include "watch/status.hpp"
 
 namespace farcall::tool::doctor {
 namespace {
@@ -200,13 +202,33 @@ Finding receivers_sleep(const std::string& about, std::uint64_t kernel, std::uin
       "receive call, and have each socket in one epoll set only."};
 }
 
+namespace {
+
+// As root with root's rights, but without being held up.
+std::optional<std::string> read_memory_text(pid_t pid, std::string_view file) {
+  watch::Status status;
+  std::string text;
+  if (!watch::read_status(pid, status) ||
+      watch::read_text({.pid = pid, .user = status.user, .group = status.group},
+                       file == "maps" ? watch::ProcFile::maps : watch::ProcFile::environ, text,
+                       watch::Rights::own) != 0)
+    return std::nullopt;
+  return text;
+}
+
+}  // namespace
+
 Report examine_running(pid_t pid) {
-  const Tree tree;
+  Tree tree;
+  tree.read_memory_by(read_memory_text);
   const auto process = read_process(tree, pid);
   if (!process) throw SystemError(ESRCH, fmt::format("look at process {}", pid));
   Report report{.target = describe(*process), .connections = {}, .findings = {}};
   Findings& findings = report.findings;
-  if (process->library == Library::unknown && !process->environment_known)
+  const bool unseen = process->library == Library::unknown && !process->environment_known;
+  if (watch::Status now; unseen && !watch::read_status(pid, now))
+    throw SystemError(ESRCH, fmt::format("look at {} (it has ended)", report.target));
+  if (unseen)
     throw SystemError(EACCES, fmt::format("look at {} (it belongs to another user, or is a kernel "
                                           "thread; try as root)",
                                           report.target));

@@ -21,6 +21,7 @@
 #include "farcall/memory.hpp"
 #include "tool/door/door.hpp"
 #include "tool/door/status.hpp"
+#include "tool/end_signals.hpp"
 #include "tool/exit_code.hpp"
 #include "tool/say.hpp"
 
@@ -169,7 +170,7 @@ class EndSignals {
  public:
   EndSignals() {
     ::sigemptyset(&set_);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set_, signal);
+    for (const int signal : end_signals()) ::sigaddset(&set_, signal);
     ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   }
   void wait() const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tool/run/launch.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/wait.h>
@@ -11,14 +12,15 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "compare/library.hpp"
 #include "farcall/error.hpp"
+#include "farcall/memory.hpp"
 #include "preload/settings.hpp"
 #include "tool/child_signal.hpp"
 #include "tool/exit_code.hpp"
@@ -108,21 +110,41 @@ class HandedOn {
   sigset_t before_{};
 };
 
-void report(const Request& request, const Statistics& statistics) {
-  if (request.stats) say("{}", statistics.text(request.command.front()));
-  if (request.stats_json.empty()) return;
-  std::ofstream file(request.stats_json);
-  file << statistics.json();
-  file.close();
-  if (!file) throw SystemError(errno, "write " + request.stats_json);
-}
+// Opened before the program runs, so that it does not run in vain; what it had stays until the
+// program has ended.
+class StatisticsFile {
+ public:
+  explicit StatisticsFile(std::string path) : path_(std::move(path)) {
+    constexpr mode_t kMode = 0666;  // less what umask says
+    if (path_.empty()) return;
+    file_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY, kMode));
+    if (!file_) throw_errno("write " + path_);
+  }
+  // The program has run by now, and how it ended counts more than what is lost here.
+  void write(std::string_view text) const noexcept {
+    // What is no regular file has no length.
+    bool written = ::ftruncate(file_.get(), 0) == 0 || errno == EINVAL;
+    while (written && !text.empty()) {
+      const ssize_t count = ::write(file_.get(), text.data(), text.size());
+      if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
+      written = count > 0 || (count < 0 && errno == EINTR);
+    }
+    if (!written) say("farcall: {}\n", SystemError(errno, "write " + path_).what());
+  }
+
+ private:
+  std::string path_;
+  UniqueFd file_;
+};
 
 void load_library() { set_variable("LD_PRELOAD", compare::preload_list(compare::find_library())); }
 
 int run_and_report(const Request& request, const Program& program) {
   const Statistics statistics;
+  const StatisticsFile file(request.stats_json);
   const int status = run_counted(request, program, statistics, false);
-  report(request, statistics);
+  if (request.stats) say("{}", statistics.text(request.command.front()));
+  if (!request.stats_json.empty()) file.write(statistics.json());
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 

@@ -4,18 +4,18 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <span>
 #include <sstream>
 #include <string_view>
 
@@ -53,7 +53,8 @@ std::string find_in_path(const std::string& name) {
   throw SystemError(ENOENT, "run " + name + " (it is in no directory of $PATH)");
 }
 
-// A file, mapped to be read. Nothing of it is believed: every offset is checked.
+// A file, of which pieces are read: it may become shorter meanwhile, and be as long as it says
+// without being there. Nothing of it is believed.
 class File {
  public:
   explicit File(const std::string& path) {
@@ -68,28 +69,31 @@ class File {
     mode_ = status.st_mode;
     owner_ = status.st_uid;
     group_ = status.st_gid;
-    if (!fd_ || status.st_size <= 0) return;  // may be run though it may not be read
-    const auto size = static_cast<std::size_t>(status.st_size);
-    void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd_.get(), 0);
-    if (memory == MAP_FAILED) throw_errno("read " + path);
-    memory_ = Mapping(memory, size);
   }
+  // It may be run though it may not be read.
   [[nodiscard]] bool readable() const { return static_cast<bool>(fd_); }
-  [[nodiscard]] std::string_view bytes() const {
-    return {reinterpret_cast<const char*>(memory_.data()), memory_.size()};
-  }
-  // A copy, for nothing says that the file has it aligned.
   template <class T>
   [[nodiscard]] std::optional<T> at(std::uint64_t offset) const {
-    if (offset > memory_.size() || memory_.size() - offset < sizeof(T)) return std::nullopt;
+    const std::string bytes = text(offset, sizeof(T));
+    if (bytes.size() < sizeof(T)) return std::nullopt;
     T value;
-    std::memcpy(&value, memory_.data() + offset, sizeof value);
+    std::memcpy(&value, bytes.data(), sizeof value);
     return value;
   }
-  [[nodiscard]] std::string_view text(std::uint64_t offset, std::uint64_t size) const {
-    if (offset > memory_.size() || memory_.size() - offset < size) return {};
-    return bytes().substr(offset, size);
+  // As much of that as there is, up to kMostText.
+  [[nodiscard]] std::string text(std::uint64_t offset, std::uint64_t size) const {
+    std::string bytes(std::min<std::uint64_t>(size, kMostText), '\0');
+    std::size_t got = 0;
+    while (fd_ && got < bytes.size() && offset <= INT64_MAX - kMostText) {
+      const ssize_t some = ::pread(fd_.get(), bytes.data() + got, bytes.size() - got,
+                                   static_cast<off_t>(offset + got));
+      if (some <= 0) break;
+      got += static_cast<std::size_t>(some);
+    }
+    bytes.resize(got);
+    return bytes;
   }
+  static constexpr std::size_t kMostText = 65'536;
   // As the kernel decides that a program runs with more rights than its caller: the dynamic linker
   // then loads no library that the caller names.
   [[nodiscard]] std::string raises_rights(const std::string& path) const {
@@ -108,7 +112,6 @@ class File {
   }
 
   UniqueFd fd_;
-  Mapping memory_;
   mode_t mode_ = 0;
   uid_t owner_ = 0;
   gid_t group_ = 0;
@@ -133,8 +136,8 @@ std::string interpreter_of(std::string_view bytes) {
 }
 
 struct Elf {
-  bool readable = false;    // it is a program of this machine
-  std::string_view linker;  // that it asks for; empty: it is static
+  bool readable = false;  // it is a program of this machine
+  std::string linker;     // that it asks for; empty: it is static
   bool go = false;
 };
 
@@ -142,16 +145,21 @@ struct Elf {
 constexpr std::string_view kGoNote{"\4\0\0\0Go\0\0", 8};
 
 Elf read_elf(const File& file, const Elf64_Ehdr& header) {
+  // A program may have a thousand segments, and say of each that it is as long as any file.
+  constexpr unsigned kMostSegments = 256;
+  constexpr unsigned kMostNotes = 16;
   Elf elf{.readable = true, .linker = {}, .go = false};
-  for (unsigned i = 0; i < header.e_phnum; ++i) {
+  unsigned notes = 0;
+  for (unsigned i = 0; i < std::min<unsigned>(header.e_phnum, kMostSegments); ++i) {
     const auto segment =
         file.at<Elf64_Phdr>(header.e_phoff + std::uint64_t{i} * sizeof(Elf64_Phdr));
     if (!segment) break;
     if (segment->p_type == PT_INTERP && segment->p_filesz > 1)
-      elf.linker = file.text(segment->p_offset, segment->p_filesz - 1);  // with a 0 at its end
-    if (segment->p_type == PT_NOTE)
-      elf.go = elf.go || file.text(segment->p_offset, segment->p_filesz).find(kGoNote) !=
-                             std::string_view::npos;
+      elf.linker =
+          file.text(segment->p_offset, std::min<std::uint64_t>(segment->p_filesz - 1, PATH_MAX));
+    if (segment->p_type == PT_NOTE && ++notes <= kMostNotes)
+      elf.go = elf.go ||
+               file.text(segment->p_offset, segment->p_filesz).find(kGoNote) != std::string::npos;
   }
   return elf;
 }
@@ -181,7 +189,7 @@ void judge(Program& program, const std::string& path, const File& file) {
       program.obstacle = Obstacle::no_linker;
       program.refusal = fmt::format("{} is linked statically: no library can be loaded into it{}",
                                     path, elf.go ? " (a Go program)" : "");
-    } else if (elf.linker.find("ld-musl") != std::string_view::npos) {
+    } else if (elf.linker.find("ld-musl") != std::string::npos) {
       program.obstacle = Obstacle::other_library;
       program.refusal =
           fmt::format("{} uses another C library ({}) than the library", path, elf.linker);
@@ -200,7 +208,7 @@ Program examine(const std::string& name) {
   std::string path = program.path;
   for (int depth = 0; depth <= kMostScripts; ++depth) {
     const File file(path);
-    const std::string next = interpreter_of(file.bytes());
+    const std::string next = interpreter_of(file.text(0, kScriptLine + 2));
     if (next.empty()) {
       if (const std::string more = file.raises_rights(path); !more.empty()) {
         program.obstacle = Obstacle::more_rights;

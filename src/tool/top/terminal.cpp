@@ -107,10 +107,16 @@ void Terminal::measure() {
   height_ = size.ws_row;
 }
 
-// Ctrl-Z: the shell gets its terminal as it was.
+// Ctrl-Z: the shell gets its terminal as it was. Where none could ever continue this process, the
+// kernel does not stop it at that signal, as it would at SIGSTOP.
 void Terminal::suspend() {
   restore();
-  ::kill(0, SIGSTOP);  // the whole job, as the terminal would have
+  ::raise(SIGTSTP);
+  sigset_t stop;
+  ::sigemptyset(&stop);
+  ::sigaddset(&stop, SIGTSTP);
+  ::sigprocmask(SIG_UNBLOCK, &stop, nullptr);  // here it stops
+  ::sigprocmask(SIG_BLOCK, &stop, nullptr);
   enter();
   redraw_ = true;
 }

@@ -60,6 +60,18 @@ TEST(Threads, ThreadsOfBothKindsAreOneKind) {
   EXPECT_EQ(status, number(2));
 }
 
+// The memory of one with a large stack is given back when it is joined.
+TEST(Threads, OneThatIsJoinedIsNotThereToBeJoinedAgain) {
+  FARCALL_SKIP_UNDER_ASAN("ends who joins a thread twice");
+  FARCALL_SKIP_UNDER_TSAN("ends who joins a thread twice");
+  for (const std::size_t stack : {std::size_t{0}, std::size_t{100} << 20}) {
+    thread_t thread = 0;
+    ASSERT_EQ(thr_create(nullptr, stack, &give_back, nullptr, 0, &thread), 0);
+    ASSERT_EQ(thr_join(thread, nullptr, nullptr), 0);
+    EXPECT_EQ(thr_join(thread, nullptr, nullptr), ESRCH) << stack;
+  }
+}
+
 TEST(Threads, JoiningAnyTakesEachOnceAndThenFindsNone) {
   // One that pthread_join() took behind our back would stay in the list; see the test above.
   const pid_t child = fork();
@@ -120,6 +132,60 @@ TEST(Threads, JoiningAnyDoesNotWaitForOneThatIsBeingJoined) {
     over = true;
     void* error = nullptr;
     _exit(pthread_join(joins, &error) == 0 && error == nullptr ? 0 : 5);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+// One that has ended, but for the destructor of a key; while others go on.
+TEST(Threads, WhoseJoinIsCancelledIsThereForWhoJoinsAny) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  const pid_t child = fork();  // where there are no other threads
+  if (child == 0) {
+    alarm(30);
+    static std::atomic<bool> leaves{false};
+    static std::atomic<bool> ended{false};
+    static std::atomic<bool> over{false};
+    static std::atomic<bool> never{false};
+    static std::atomic<pid_t> joiner{0};
+    static thread_t thread = 0;
+    static pthread_key_t key{};
+    const auto linger = [](void*) {
+      ended = true;
+      wait_for(&over);
+    };
+    const auto leave = [](void*) {
+      pthread_setspecific(key, &key);
+      return wait_for(&leaves);
+    };
+    const auto join = [](void* one) -> void* {
+      joiner = gettid();
+      thread_t departed = 0;
+      const int error = thr_join(one != nullptr ? thread : 0, &departed, nullptr);
+      return number(error == 0 && departed == thread);
+    };
+    const auto join_and_sleep = [&](void* one) {
+      joiner = 0;
+      pthread_t joins{};
+      if (pthread_create(&joins, nullptr, join, one) != 0) _exit(1);
+      while (joiner == 0 || !task_sleeps(joiner)) thr_yield();
+      return joins;
+    };
+    thread_t other = 0;
+    if (pthread_key_create(&key, linger) != 0 ||
+        thr_create(nullptr, 0, leave, nullptr, 0, &thread) != 0 ||
+        thr_create(nullptr, 0, &wait_for, &never, 0, &other) != 0)
+      _exit(2);
+    const pthread_t cancelled = join_and_sleep(&thread);
+    leaves = true;
+    while (!ended) thr_yield();
+    const pthread_t joins = join_and_sleep(nullptr);
+    pthread_cancel(cancelled);
+    pthread_join(cancelled, nullptr);
+    over = true;
+    void* right = nullptr;
+    _exit(pthread_join(joins, &right) == 0 && right != nullptr ? 0 : 3);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);

@@ -88,7 +88,8 @@ void answer_of_a_name(Input input) {
     }
   });
   try {
-    const auto opened = shared_engine().open(name, Deadline::after(std::chrono::seconds(2)));
+    const auto opened =
+        shared_engine().open(name, Deadline::after(std::chrono::seconds(2)), SignalCount::now());
     require(false);
   } catch (const SystemError& error) {
     require(error.code().value() > 0 && error.code().value() < 134);

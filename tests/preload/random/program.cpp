@@ -247,7 +247,9 @@ void change_flags() {
 
 void set_option() {
   const int on = static_cast<int>(pick(2));
-  const int room = static_cast<int>(60'000 + pick(200'000));
+  // A message needs room for all of it.
+  const int least = mine->is_packets ? 60'000 : 4096;
+  const int room = least + static_cast<int>(pick(200'000));
   const timeval limit{.tv_sec = 100, .tv_usec = 0};
   switch (pick(8)) {
     case 0: ::setsockopt(mine->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); break;

@@ -3,6 +3,9 @@
 // Two processes that talk over loopback, for tests that capture what they say. Each byte follows
 // from its connection, its direction and its place, so who reads a capture knows what it should be.
 //   talk tcp CONNECTIONS ROUNDS | talk udp ROUNDS | talk flood MEGABYTES DIRECTORY
+//   talk titled CONNECTIONS ROUNDS: as tcp, by a program that writes its title over its
+//   environment. talk alone ROUNDS: with a server that has no library. talk forked ROUNDS: the
+//   server forks, closes the connection, and its child goes on with it.
 // A flood waits for the file `go` there, makes `done`, and says little until there is
 // `end`, then a little more.
 // Prints for each connection: the client's port, and how many bytes each side has sent.
@@ -15,6 +18,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -129,6 +133,89 @@ int over_tcp(unsigned connections, unsigned rounds) {
   return status == 0 ? 0 : 1;
 }
 
+int ended(pid_t child) {
+  int status = 0;
+  check(::waitpid(child, &status, 0) == child, "waitpid");
+  return status == 0 ? 0 : 1;
+}
+
+// As setproctitle(3) does, of which the system knows nothing then.
+void write_over_environment() {
+  char** last = environ;
+  while (*last != nullptr && last[1] != nullptr) ++last;
+  if (*last != nullptr)
+    std::memset(environ[0], 0, static_cast<std::size_t>(*last + std::strlen(*last) - environ[0]));
+}
+
+// Small messages, without a pause.
+void ping(int fd, unsigned rounds, bool begins) {
+  Half out{fd, 0, begins ? 0U : 1U};
+  Half in{fd, 0, begins ? 1U : 0U};
+  for (unsigned round = 0; round < rounds; ++round) {
+    if (begins) out.send(48);
+    in.receive(48);
+    if (!begins) out.send(48);
+  }
+}
+
+int connected_to(sockaddr_in server) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  check(::connect(fd, name_of(server), sizeof server) == 0, "connect");
+  return fd;
+}
+
+int alone(unsigned rounds) {
+  sockaddr_in server{};
+  const int listener = bound(SOCK_STREAM, server);
+  check(::listen(listener, 1) == 0, "listen");
+  const pid_t child = ::fork();
+  check(child >= 0, "fork");
+  if (child == 0) {
+    ::unsetenv("LD_PRELOAD");
+    const std::string number = std::to_string(listener);
+    const std::string times = std::to_string(rounds);
+    ::execl("/proc/self/exe", "talk", "answer", number.c_str(), times.c_str(), nullptr);
+    ::_exit(127);
+  }
+  const int fd = connected_to(server);
+  ping(fd, rounds, true);
+  ::close(fd);
+  return ended(child);
+}
+
+int answer(int listener, unsigned rounds) {
+  ping(::accept(listener, nullptr, nullptr), rounds, false);
+  return 0;
+}
+
+int forked(unsigned rounds) {
+  sockaddr_in server{};
+  const int listener = bound(SOCK_STREAM, server);
+  check(::listen(listener, 1) == 0, "listen");
+  const pid_t client = ::fork();
+  check(client >= 0, "fork");
+  if (client == 0) {
+    ping(connected_to(server), 2 * rounds, true);
+    return 0;
+  }
+  const int fd = ::accept(listener, nullptr, nullptr);
+  ping(fd, rounds, false);
+  const pid_t worker = ::fork();
+  check(worker >= 0, "fork");
+  if (worker == 0) {
+    Half out{fd, 0, 1, 48 * std::uint64_t{rounds}};
+    Half in{fd, 0, 0, 48 * std::uint64_t{rounds}};
+    for (unsigned round = 0; round < rounds; ++round) {
+      in.receive(48);
+      out.send(48);
+    }
+    return 0;
+  }
+  ::close(fd);
+  const int failed = ended(worker);
+  return ended(client) != 0 ? 1 : failed;
+}
+
 int over_udp(unsigned rounds) {
   // Sockets that are there when a process forks go on without shared memory.
   int way[2];
@@ -218,6 +305,13 @@ int main(int argc, char** argv) {
     return index < argc ? static_cast<unsigned>(std::strtoul(argv[index], nullptr, 10)) : 0U;
   };
   if (kind == "tcp") return over_tcp(number(2), number(3));
+  if (kind == "titled") {
+    write_over_environment();
+    return over_tcp(number(2), number(3));
+  }
+  if (kind == "alone") return alone(number(2));
+  if (kind == "answer") return answer(static_cast<int>(number(2)), number(3));
+  if (kind == "forked") return forked(number(2));
   if (kind == "udp") return over_udp(number(2));
   if (kind == "flood") return flood(number(2), argc > 3 ? argv[3] : ".");
   return 2;

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ MOST_TURNS = 32
 FEWEST_TURNS = 2
 # A wait through the loop that was as short as this would have been one of turns.
 SHORT = 150e-6
+# How often in a row a wait is over at once before other tasks have their turn.
+MOST_AT_ONCE = 128
 
 
 class Patience:
@@ -51,10 +54,11 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 class Waiters:
     """The coroutines that sleep on one object. close() ends their waits."""
 
-    __slots__ = ("patience", "_sleeping")
+    __slots__ = ("patience", "_at_once", "_sleeping")
 
     def __init__(self) -> None:
         self.patience = Patience()
+        self._at_once = 0
         self._sleeping: set[asyncio.Future[None]] = set()
 
     async def sleep(
@@ -65,6 +69,10 @@ class Waiters:
     ) -> None:
         """Until there may be something to do."""
         if not begin():
+            self._at_once += 1
+            if self._at_once > MOST_AT_ONCE:
+                self._at_once = 0
+                await asyncio.sleep(0)
             return
         began = time.monotonic()
         try:
@@ -122,6 +130,7 @@ class _Waiting:
     if not TYPE_CHECKING:
         __slots__ = ()
     _coroutines: Waiters
+    _turn: Callable[[], object]  # a reference to the task that was to give way last
 
     def _waiters(self) -> Waiters:
         try:
@@ -129,6 +138,16 @@ class _Waiting:
         except AttributeError:
             self._coroutines = Waiters()
             return self._coroutines
+
+    async def _give_way(self) -> None:
+        """Before an attempt: who is cancelled in this has taken nothing. Not where another task was to
+        do so last, as what several send stays in order.
+        """
+        task = asyncio.current_task()
+        is_alone = hasattr(self, "_turn") and self._turn() is task
+        self._turn = weakref.ref(task)
+        if is_alone:
+            await asyncio.sleep(0)
 
     def _end_waits(self) -> None:
         if hasattr(self, "_coroutines"):
@@ -143,6 +162,8 @@ class AwaitedReceiving(_Waiting, Receiving):
     if TYPE_CHECKING:
 
         def try_recv(self) -> bytes | None: ...
+        def _recv_in_turn(self) -> bytes | None: ...
+        def _end_recv_turn(self) -> bool: ...
         def fileno(self) -> int: ...
         def poll_begin(self) -> bool: ...
         def poll_end(self) -> None: ...
@@ -151,8 +172,12 @@ class AwaitedReceiving(_Waiting, Receiving):
         """As recv(), for coroutines. One at a time."""
         if timeout == 0:
             return self.recv(timeout=0)
-        if (message := self.try_recv()) is not None:
+        if (message := self._recv_in_turn()) is not None:
             return message
+        if self._end_recv_turn():
+            await self._give_way()
+            if (message := self.try_recv()) is not None:
+                return message
         if timeout is None:
             return await self._receive()
         async with asyncio.timeout(timeout):
@@ -173,6 +198,8 @@ class AwaitedSending(_Waiting):
 
         def send(self, data: ReadableBuffer, timeout: float | None = None) -> None: ...
         def try_send(self, data: ReadableBuffer, /) -> bool: ...
+        def _send_in_turn(self, data: ReadableBuffer, /) -> bool: ...
+        def _end_send_turn(self) -> bool: ...
         def send_fileno(self) -> int: ...
         def send_poll_begin(self) -> bool: ...
         def send_poll_end(self) -> None: ...
@@ -181,7 +208,11 @@ class AwaitedSending(_Waiting):
         """As send(), for coroutines. One at a time."""
         if timeout == 0:
             self.send(data, timeout=0)
-        elif not self.try_send(data):
+        elif not self._send_in_turn(data):
+            if self._end_send_turn():
+                await self._give_way()
+                if self.try_send(data):
+                    return
             if timeout is None:
                 await self._send(data)
             else:

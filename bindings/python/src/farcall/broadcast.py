@@ -23,7 +23,7 @@ class Subscriber(_farcall.Subscriber, _waiting.AwaitedReceiving):
     came just before the last message. A reader that was dropped gets ConnectionAbortedError.
     """
 
-    __slots__ = ("_coroutines", "__weakref__")
+    __slots__ = ("_coroutines", "_turn", "__weakref__")
 
     def close(self) -> None:
         """This is no reader any more."""
@@ -97,7 +97,7 @@ class Broadcast(_farcall.Publisher, _waiting.AwaitedSending, Closing):
     b'step 1'
     """
 
-    __slots__ = ("_coroutines", "__weakref__")
+    __slots__ = ("_coroutines", "_turn", "__weakref__")
 
     def __new__(
         cls,
@@ -127,6 +127,9 @@ def subscribe(
 ) -> Subscriber:
     """Waits until somebody publishes `name`, and becomes a reader of it.
 
-    start: "newest" begins with what is sent from now on, "oldest" with the oldest that is still there.
+    start: "newest" begins with what is sent from now on, "oldest" with the oldest that is still there;
+    with drop_reader, as "newest" where that one is written over before the reader has begun. In
+    either case it is dropped if what it would begin with is written over by then. A publisher whose
+    capacity is more than 1 GiB is refused.
     """
     return _farcall.open_subscriber(Subscriber, name, start, wait, timeout)

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from . import _pickling
+from . import _farcall, _pickling
 from ._closing import Closing
 from .pipes import PipeEnd, pipe
 
@@ -103,6 +104,8 @@ class Connection(Closing):
             return self._end.recv_into(view[offset:])
         except ConnectionResetError:
             raise EOFError from None
+        except _farcall.MessageTooLong:
+            raise multiprocessing.BufferTooShort(self.recv_bytes()) from None
 
     def poll(self, timeout: float | None = 0.0) -> bool:
         """Whether there is something to receive, or the end, within the time."""

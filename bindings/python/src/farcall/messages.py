@@ -59,6 +59,19 @@ class _Info(ctypes.Structure):
     ]
 
 
+class _Id(ctypes.c_int64):
+    """What a message is answered by. Without an answer its sender is not left waiting, also where a signal
+    ends what the receiver was doing before it has looked at what it got."""
+
+    def end(self, error: int) -> None:
+        if self.value > _ONE_WAY:
+            _lib().error(self.value, error)
+        self.value = 0
+
+    def __del__(self) -> None:
+        self.end(errno.ECONNABORTED)
+
+
 class _Piece(ctypes.Structure):  # struct iovec
     _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
 
@@ -94,7 +107,7 @@ class _Functions:
         self.disconnect = self._get("disconnect", number, number)
         self.send = self._get("send_message", number, number, ctypes.POINTER(_Sending))
         self.send_one_way = self._get("send_one_way", number, number, text, size)
-        self.receive = self._get("receive", wide, number, memory, size, info)
+        self.receive = self._get("receive", _Id, number, memory, size, info)
         self.reply = self._get("reply", number, wide, number, text, size)
         self.error = self._get("error", number, wide, number)
         self.drop_descriptors = self._get("drop_descriptors", number, info)
@@ -157,12 +170,10 @@ class Message:
     to be answered.
     """
 
-    __slots__ = ("_id", "_process", "data", "length", "priority", "pid", "tid", "uid", "gid", "connection",
-                 "room")
+    __slots__ = ("_id", "data", "length", "priority", "pid", "tid", "uid", "gid", "connection", "room")
 
-    def __init__(self, number: int, data: bytes, info: _Info) -> None:
-        self._id = 0 if number == _ONE_WAY else number
-        self._process = os.getpid()
+    def __init__(self, number: _Id, data: bytes, info: _Info) -> None:
+        self._id = number
         self.data = data
         self.length: int = info.length
         self.priority: int = info.priority
@@ -176,15 +187,15 @@ class Message:
     @property
     def one_way(self) -> bool:
         """Whether nobody waits for an answer, or no longer."""
-        return self._id == 0
+        return self._id.value in (0, _ONE_WAY)
 
     def _answer(self, answer: Callable[..., int], *arguments: Any) -> None:
         # Where the answer is refused the sender waits on, for another one.
-        if self._id == 0:
+        if self.one_way:
             raise ValueError("this wants no answer, or has had it")
-        result = answer(self._id, *arguments)
+        result = answer(self._id.value, *arguments)
         if result >= 0 or ctypes.get_errno() == errno.ESRCH:
-            self._id = 0
+            self._id.value = 0
         if result < 0:
             _fail()
 
@@ -200,11 +211,6 @@ class Message:
         if not 0 < number < 2**31:
             raise ValueError("not an errno")
         self._answer(_lib().error, number)
-
-    def __del__(self) -> None:
-        if self._id != 0 and self._process == os.getpid():
-            _lib().error(self._id, errno.ECONNABORTED)
-            self._id = 0
 
     def __repr__(self) -> str:
         return f"<Message of {len(self.data)} bytes from process {self.pid}>"
@@ -337,29 +343,30 @@ class Channel(_Numbered):
     def _try(self, time_left: float) -> Message | Pulse | None:
         memory, info, functions = ctypes.create_string_buffer(self._room), _Info(), _lib()
         while True:
-            channel = self._open()
+            channel, number = self._open(), _Id(0)
             functions.timeout(_nanoseconds(time_left))
-            number = functions.receive(channel, memory, self._room, ctypes.byref(info))
-            if number < 0:
-                if ctypes.get_errno() in (errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR):
-                    return None
-                _fail()
-            if info.descriptor_count != 0:
-                functions.drop_descriptors(ctypes.byref(info))
-            if number == 0:
-                return Pulse(info)
             try:
-                data = ctypes.string_at(memory, info.received)
-                if info.received != info.length and number != _ONE_WAY:
-                    data += self._rest(number, info)
-                return Message(number, data, info)
+                number = functions.receive(channel, memory, self._room, ctypes.byref(info))
+                if number.value == 0:
+                    return Pulse(info)
+                if number.value > 0:
+                    if info.descriptor_count != 0:
+                        functions.drop_descriptors(ctypes.byref(info))
+                    data = ctypes.string_at(memory, info.received)
+                    if info.received != info.length and number.value != _ONE_WAY:
+                        data += self._rest(number.value, info)
+                    return Message(number, data, info)
             except BaseException as failed:  # nobody will answer it
-                if number != _ONE_WAY:
-                    short = isinstance(failed, MemoryError)
-                    functions.error(number, errno.ENOMEM if short else errno.ECONNABORTED)
+                number.end(errno.ENOMEM if isinstance(failed, MemoryError) else errno.ECONNABORTED)
+                if info.descriptor_count != 0:
+                    functions.drop_descriptors(ctypes.byref(info))
                 if not isinstance(failed, ProcessLookupError):
                     raise
                 time_left = 0  # its sender has gone meanwhile
+                continue
+            if ctypes.get_errno() in (errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR):
+                return None
+            _fail()
 
     @staticmethod
     def _rest(number: int, info: _Info) -> bytes:

@@ -36,7 +36,7 @@ class PipeEnd(_farcall.PipeEnd, _waiting.AwaitedReceiving, _waiting.AwaitedSendi
     b'question'
     """
 
-    __slots__ = ("_coroutines", "__weakref__")
+    __slots__ = ("_coroutines", "_turn", "__weakref__")
 
     # ---- objects ----
 

@@ -15,6 +15,8 @@ from typing import Any
 from . import _farcall, _pickling, _sizes
 
 
+_IDLE = 0.1  # seconds that a thread that puts waits for more
+
 # All of this process.
 _queues: weakref.WeakSet[Queue] = weakref.WeakSet()
 
@@ -27,6 +29,20 @@ def _forked() -> None:
 
 # At once: later another thread of the child might be halfway through a put.
 os.register_at_fork(after_in_child=_forked)
+
+
+class _Change(threading.Condition):
+    """Told whenever what waits to be put has changed."""
+
+    feeder: threading.Thread | None = None  # the thread that puts it
+    last = False  # whether that thread ends as soon as nothing waits
+    joining: Any = None  # what waits for it when the process exits
+
+    def forget_joining(self) -> None:
+        with self:
+            if self.joining is not None:
+                self.joining.cancel()
+            self.joining = None
 
 
 class Queue:
@@ -62,9 +78,8 @@ class Queue:
     def _begin_here(self) -> None:
         """What a process has of its own; a forked child begins anew."""
         self._waiting: collections.deque[bytes] = collections.deque()
-        self._change = threading.Condition()
+        self._change = _Change()
         self._feeder: threading.Thread | None = None
-        self._joining: Any = None
 
     # ---- put ----
 
@@ -92,31 +107,43 @@ class Queue:
     def _put_later(self, item: bytes) -> None:
         with self._change:
             self._waiting.append(item)
-            if self._feeder is None:
-                self._feeder = threading.Thread(
-                    target=self._feed, args=(self._items, self._waiting, self._change),
-                    name="farcall-queue", daemon=True)
-                try:
-                    self._feeder.start()
-                except Exception:  # there is no more thread to be had
-                    self._waiting.pop()
-                    self._feeder = None
-                    self._items.give_back()
-                    raise
-                if self._joins:
-                    self._joining = util.Finalize(
-                        None, Queue._wait, [self._waiting, self._change], exitpriority=-5)
+            if self._change.feeder is None:
+                self._start_feeder()
             self._change.notify_all()
+
+    def _start_feeder(self) -> None:
+        """Or takes the last item back. A signal may end this when the thread runs, which ends then."""
+        change = self._change
+        feeder = threading.Thread(
+            target=self._feed, args=(self._items, self._waiting, change),
+            name="farcall-queue", daemon=True)
+        try:
+            change.feeder = feeder
+            if self._joins:
+                change.joining = util.Finalize(
+                    None, Queue._wait, [self._waiting, change], exitpriority=-5)
+            feeder.start()
+        except BaseException:  # there is no more thread to be had, or Ctrl-C
+            change.feeder = None
+            change.forget_joining()
+            self._waiting.pop()
+            self._items.give_back()
+            raise
+        self._feeder = feeder
 
     @staticmethod
     def _feed(
-        items: _farcall.ItemQueue, waiting: collections.deque[bytes], change: threading.Condition
+        items: _farcall.ItemQueue, waiting: collections.deque[bytes], change: _Change
     ) -> None:
         """The thread. An item stays first in line until it is in the queue."""
         while True:
             with change:
-                while not waiting:
-                    change.wait()
+                if change.feeder is not threading.current_thread():
+                    return
+                if not change.wait_for(lambda: waiting or change.last, _IDLE) or not waiting:
+                    change.feeder = None
+                    change.forget_joining()
+                    return
             try:
                 items.put(waiting[0])
             except (OSError, ValueError):  # closed, or broken: nobody will get them
@@ -165,18 +192,22 @@ class Queue:
     def close(self) -> None:
         """This process puts and gets nothing more; what it has put goes on its way."""
         self._closed = True
+        with self._change:
+            self._change.last = True
+            self._change.notify_all()
 
     def join_thread(self) -> None:
         """After close(): waits until all that this process has put is in the queue."""
         if not self._closed:
             raise ValueError(f"Queue {self!r} not closed")
         self._wait(self._waiting, self._change)
+        if self._feeder is not None:
+            self._feeder.join()
 
     def cancel_join_thread(self) -> None:
         """This process may exit before all that it has put is in the queue; that is lost then."""
         self._joins = False
-        if self._joining is not None:
-            self._joining.cancel()
+        self._change.forget_joining()
 
     def __getstate__(self) -> None:
         raise TypeError("a queue can be pickled for a process of multiprocessing only")

@@ -42,7 +42,9 @@ pub const FARCALL_DROP_READER: c_int = 2;
 
 /// A reader begins with what is written after it has come.
 pub const FARCALL_NEWEST: c_int = 0;
-/// A reader begins with the oldest message that is still there.
+/// A reader begins with the oldest message that is still there; where readers that are
+/// slow are dropped, with what is written after it has come if that one is written over
+/// before it has begun.
 pub const FARCALL_OLDEST: c_int = 1;
 
 macro_rules! handles {
@@ -115,6 +117,8 @@ pub struct farcall_subscriber_options {
     pub start: c_int,
     /// `FARCALL_WAIT_...`
     pub wait: c_int,
+    /// The largest capacity of a publisher that is taken from it; 0: 1 GiB.
+    pub most: usize,
 }
 
 /// What a server calls, in threads of the library, several at once.
@@ -223,6 +227,8 @@ extern "C" {
         options: *const farcall_pipe_options,
         end: *mut *mut farcall_pipe,
     ) -> c_int;
+    /// Bytes that fit into it each way.
+    pub fn farcall_pipe_capacity(end: *const farcall_pipe) -> usize;
     /// Nothing follows.
     pub fn farcall_pipe_finish(end: *mut farcall_pipe) -> c_int;
     /// The same, but leaves an unused end to others that have it.

@@ -147,7 +147,7 @@ fn program(declarations: &str) -> String {
     for (structure, size, offsets) in [
         layout!(farcall_pipe_options, size, capacity, wait, kind),
         layout!(farcall_publisher_options, size, capacity, policy, wait, readers, reserved),
-        layout!(farcall_subscriber_options, size, start, wait),
+        layout!(farcall_subscriber_options, size, start, wait, most),
         layout!(farcall_caller, size, pid, uid, gid),
         layout!(farcall_server_options, size, longest, mode, release),
         layout!(farcall_call_options, size, timeout, give_up, context, ask_after),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Calls: a function of one process that others call by the path of a door.
 
+use std::any::Any;
 use std::ffi::CString;
 use std::marker::PhantomData;
 use std::mem;
@@ -196,7 +197,7 @@ where
         Ok(Ok(())) => 0,
         Ok(Err(_)) => -1,
         Err(panic) => {
-            mem::forget(panic); // what it drops could panic
+            drop_panic(panic);
             -1
         }
     }
@@ -211,7 +212,14 @@ unsafe extern "C" fn release<P>(context: *mut c_void) {
     // SAFETY: the caller says so.
     let procedure = unsafe { Box::from_raw(context.cast::<P>()) };
     if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(|| drop(procedure))) {
-        mem::forget(panic);
+        drop_panic(panic);
+    }
+}
+
+/// Drops what a panic carries. Where that panics, too, what the second one carries is left alone.
+fn drop_panic(panic: Box<dyn Any + Send>) {
+    if let Err(second) = panic::catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        mem::forget(second);
     }
 }
 
@@ -259,7 +267,8 @@ impl Client {
     ///
     /// [`Error::NobodyReceives`] where nobody serves it any more, and the request has not been seen;
     /// [`Error::CallFailed`] where the server has seen it, and has failed or died; [`Error::TooLong`] where
-    /// it is longer than the server takes. After [`Error::Interrupted`] the server may have seen it.
+    /// it is longer than the server takes; EUSERS where the server has too many clients. After
+    /// [`Error::Interrupted`] the server may have seen it.
     pub fn call(&self, request: &[u8]) -> Result<Vec<u8>> {
         self.called(request, Timeout::NEVER)
     }
@@ -273,7 +282,7 @@ impl Client {
         let options = call_options(timeout);
         answered(request.len(), |answer| {
             // SAFETY: it is alive, any thread may call, and all that it is called with is there.
-            unsafe {
+            let result = unsafe {
                 sys::farcall_client_call(
                     self.raw.as_ptr(),
                     request.as_ptr().cast(),
@@ -281,7 +290,8 @@ impl Client {
                     answer,
                     &options,
                 )
-            }
+            };
+            refused(result)
         })
     }
 
@@ -313,6 +323,16 @@ impl Client {
         Error::check_called(result, request.len())?;
         let raw = NonNull::new(raw).expect("the library has made a call");
         Ok(Call { raw, size: request.len(), polling: false })
+    }
+}
+
+/// EAGAIN of a call that waits is no WouldBlock: it says that the server has too many clients, for which begin() has
+/// EUSERS.
+fn refused(result: c_int) -> c_int {
+    if result == -libc::EAGAIN {
+        -libc::EUSERS
+    } else {
+        result
     }
 }
 

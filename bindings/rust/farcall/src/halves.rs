@@ -10,7 +10,7 @@ use farcall_sys as sys;
 use crate::buffer::Receive;
 use crate::error::{Error, Result};
 use crate::polling::{Pollable, Polling};
-use crate::transfer::{receives, sends};
+use crate::transfer::{receives, sends_long};
 use crate::wait::Timeout;
 
 /// An end as the library has it, and the numbers of its descriptors, which stay the same.
@@ -24,11 +24,12 @@ pub(crate) struct Handle {
 // SAFETY: the library lets an end go from thread to thread, and be closed by any of them.
 unsafe impl Send for Handle {}
 // SAFETY: who has a reference gets at the pointer alone, by raw(). Those who call the library with it
-// are `Sender`, `Receiver`, `Pipe` and `Stream`. There is one `Sender` and one `Receiver` of a handle, and their
-// methods that call the library take `&mut self`; the library lets one thread send, finish and poll for
-// room while another receives and polls. `Pipe` and `Stream` have both of them, and take themselves by
-// value for the rest. The close comes after all that: when the last of the `Arc`'s owners has gone, whose counting
-// orders it after what the others did.
+// are `Sender` and `Receiver`. There is one of each of a handle, and their methods that call the library take
+// `&mut self`; the library lets one thread send, finish and poll for room while another receives and polls.
+// A `Pipe` or a `Stream` has a sender and a receiver, which need not be of one handle: safe code may swap those of
+// two ends. So what is neither sending nor receiving, descriptors_of(), takes both of them by value, and sees that
+// they are of the same handle: then nobody else has any. The close comes after all that: when the last of the
+// `Arc`'s owners has gone, whose counting orders it after what the others did.
 unsafe impl Sync for Handle {}
 
 impl Handle {
@@ -53,10 +54,10 @@ impl Handle {
         self.raw.as_ptr()
     }
 
-    /// Duplicates of what the end consists of.
-    pub(crate) fn descriptors(&self) -> Result<[OwnedFd; 4]> {
+    /// Duplicates of what the end consists of. Nobody else may use it meanwhile.
+    fn descriptors(&self) -> Result<[OwnedFd; 4]> {
         let mut numbers = [-1; sys::FARCALL_PIPE_DESCRIPTORS];
-        // SAFETY: the end is alive, its owner alone asks, and there is room for so many.
+        // SAFETY: the end is alive, and there is room for so many.
         let result = unsafe { sys::farcall_pipe_descriptors(self.raw(), numbers.as_mut_ptr()) };
         Error::check(result)?;
         let [a, b, c, d] = numbers.map(|number| {
@@ -74,6 +75,14 @@ impl Drop for Handle {
         // SAFETY: it is an end, and this is the last use of it. Also a forked child may close it.
         unsafe { sys::farcall_pipe_close(self.raw()) }
     }
+}
+
+/// Duplicates of what an end consists of, by both its halves; [`Error::Busy`] for halves of two ends.
+pub(crate) fn descriptors_of(sender: Sender, receiver: Receiver) -> Result<[OwnedFd; 4]> {
+    if !Arc::ptr_eq(&sender.handle, &receiver.handle) {
+        return Err(Error::Busy); // each may be in use by who has the other half
+    }
+    receiver.handle.descriptors()
 }
 
 /// The half of a [`Pipe`](crate::Pipe) that sends.
@@ -137,7 +146,7 @@ impl Sender {
     }
 }
 
-sends!(Sender);
+sends_long!(Sender);
 
 impl Drop for Sender {
     fn drop(&mut self) {
@@ -175,7 +184,8 @@ impl AsRawFd for Sender {
 impl AsFd for Sender {
     /// Becomes readable when there may be room, while [`Sender::poll()`] says that it is waited for.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: it is open as long as the end.
+        // SAFETY: it is open as long as the end, in the process that uses that. In a child that was forked since
+        // the first use the number is closed, as the library closes it there, and may be that of another file later.
         unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
     }
 }
@@ -271,7 +281,8 @@ impl AsFd for Receiver {
     /// Becomes readable when there may be a message, while [`Receiver::poll()`] says that it is waited
     /// for.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: it is open as long as the end.
+        // SAFETY: it is open as long as the end, in the process that uses that. In a child that was forked since
+        // the first use the number is closed, as the library closes it there, and may be that of another file later.
         unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
     }
 }

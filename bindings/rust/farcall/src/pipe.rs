@@ -12,9 +12,9 @@ use farcall_sys as sys;
 
 use crate::buffer::Receive;
 use crate::error::{Error, Result};
-use crate::halves::{Handle, Receiver, Sender};
+use crate::halves::{descriptors_of, Handle, Receiver, Sender};
 use crate::stream::Stream;
-use crate::transfer::{receives, sends};
+use crate::transfer::{receives, sends_long};
 use crate::wait::{Timeout, WaitMode};
 
 /// How to make a pipe: of messages, a [`Pipe`], or of bytes, a [`Stream`].
@@ -256,7 +256,7 @@ impl Pipe {
     /// What this end consists of, for another process, which [adopts](Pipe::adopt) it.
     ///
     /// [`exec::give()`](crate::exec::give) passes it to a program that is executed; a Unix socket
-    /// passes it to any other. [`Error::Busy`] if the end has been used.
+    /// passes it to any other. [`Error::Busy`] if the end has been used, or has a half of another one.
     ///
     /// ```
     /// use farcall::Pipe;
@@ -268,7 +268,7 @@ impl Pipe {
     /// # Ok::<(), farcall::Error>(())
     /// ```
     pub fn into_descriptors(self) -> Result<[OwnedFd; 4]> {
-        self.sender.handle.descriptors()
+        descriptors_of(self.sender, self.receiver)
     }
 
     fn transmit(&mut self, message: &[u8], timeout: Timeout) -> Result<()> {
@@ -301,7 +301,7 @@ impl End for Pipe {
     }
 }
 
-sends!(Pipe);
+sends_long!(Pipe);
 receives!(Pipe);
 
 // SAFETY: its receiver is.

@@ -196,7 +196,10 @@ impl Publisher {
     }
 }
 
-sends!(Publisher);
+sends!(
+    Publisher,
+    "One that is longer than [`longest()`](Self::longest) is [`TooLong`](crate::Error::TooLong)."
+);
 
 impl Pollable for Publisher {
     fn begin_poll(&mut self) -> Result<bool> {
@@ -224,7 +227,8 @@ impl AsRawFd for Publisher {
 impl AsFd for Publisher {
     /// Becomes readable when there may be room, while [`Publisher::poll()`] says that it is waited for.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: it is open as long as the publisher.
+        // SAFETY: it is open as long as the publisher, in the process that uses it. In a child that was forked since
+        // the number is closed, and may be that of another file later.
         unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 }

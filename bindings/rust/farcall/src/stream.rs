@@ -9,7 +9,7 @@ use std::time::Duration;
 use farcall_sys as sys;
 
 use crate::error::Result;
-use crate::halves::{Receiver, Sender};
+use crate::halves::{descriptors_of, Receiver, Sender};
 use crate::pipe::{End, PipeOptions};
 use crate::polling::{Pollable, Polling};
 use crate::wait::Timeout;
@@ -89,7 +89,7 @@ impl Stream {
     /// What this end consists of, for another process, which [adopts](Stream::adopt) it; see
     /// [`Pipe::into_descriptors()`](crate::Pipe::into_descriptors).
     pub fn into_descriptors(self) -> Result<[OwnedFd; 4]> {
-        self.writer.sender.handle.descriptors()
+        descriptors_of(self.writer.sender, self.reader.receiver)
     }
 
     /// Tells the other end that nothing follows; reading goes on. A second time does nothing.

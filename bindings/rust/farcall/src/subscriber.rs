@@ -21,7 +21,9 @@ pub enum Start {
     /// With what is written after it has come.
     #[default]
     Newest,
-    /// With the oldest message that is still there.
+    /// With the oldest message that is still there; where readers that are
+    /// slow are dropped, with what is written after it has come if that one is written over
+    /// before it has begun.
     Oldest,
 }
 
@@ -30,6 +32,7 @@ pub enum Start {
 pub struct SubscriberOptions {
     start: Start,
     wait: WaitMode,
+    most: usize,
     timeout: Option<Duration>,
 }
 
@@ -48,6 +51,12 @@ impl SubscriberOptions {
     /// How to wait for messages.
     pub fn wait(&mut self, mode: WaitMode) -> &mut SubscriberOptions {
         self.wait = mode;
+        self
+    }
+
+    /// The largest capacity of a publisher that is taken from it, 1 GiB if it is not said.
+    pub fn most(&mut self, bytes: usize) -> &mut SubscriberOptions {
+        self.most = bytes;
         self
     }
 
@@ -92,6 +101,7 @@ impl SubscriberOptions {
                 Start::Oldest => sys::FARCALL_OLDEST,
             },
             wait: self.wait.number(),
+            most: self.most,
         };
         let mut raw = ptr::null_mut();
         Error::check(make(&options, &mut raw))?;
@@ -213,7 +223,8 @@ impl AsFd for Subscriber {
     /// Becomes readable when there may be a message, while [`Subscriber::poll()`] says that it is waited
     /// for.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: it is open as long as the subscriber.
+        // SAFETY: it is open as long as the subscriber, in the process that uses it. In a child that was forked since
+        // the number is closed, and may be that of another file later.
         unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 }

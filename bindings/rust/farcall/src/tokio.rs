@@ -27,7 +27,7 @@
 //!
 //! Timeouts are those of tokio. What is given up while it receives loses nothing, and so does what sends a
 //! message of up to a quarter of the capacity; of a longer one a part may have gone, and that message has
-//! to be sent again, to go on.
+//! to be sent again, to go on; another one is refused, as by [`crate::Pipe::try_send()`].
 //!
 //! A [`Stream`] is read and written by what tokio has for bytes: `AsyncRead`, `AsyncWrite`.
 //!
@@ -70,11 +70,19 @@ const MOST_TURNS: u32 = 32;
 /// So much is done at once before other tasks are let run.
 const MOST_AT_ONCE: u32 = 128;
 
+/// Has the runtime watch its descriptor. It is used first, and so this process's: that of an end that nobody
+/// has used is open in forked children, too, and one that dropped it would take it out of the runtime.
+fn watch<T: Pollable + AsRawFd>(mut what: T) -> Result<AsyncFd<T>> {
+    if what.begin_poll()? {
+        what.end_poll();
+    }
+    // Room to send, too, is told by what can be read.
+    AsyncFd::with_interest(what, Interest::READABLE).map_err(|error| Error::from_io(&error))
+}
+
 impl<T: Pollable + AsRawFd> Watched<T> {
     fn new(what: T) -> Result<Watched<T>> {
-        // Room to send, too, is told by what can be read.
-        let what = AsyncFd::with_interest(what, Interest::READABLE)
-            .map_err(|error| Error::from_io(&error))?;
+        let what = watch(what)?;
         Ok(Watched { what, turns: MOST_TURNS / 2, streak: 0 })
     }
 
@@ -232,6 +240,8 @@ pub struct Subscriber {
 
 impl Sender {
     /// Has the runtime of this task wait for it. Panics where there is none, or none with io.
+    ///
+    /// The end is this process's from now on: [`Error::Busy`] where it is another's.
     pub fn new(sender: crate::Sender) -> Result<Sender> {
         Ok(Sender { watched: Watched::new(sender)? })
     }
@@ -244,6 +254,8 @@ impl Sender {
 
 impl Receiver {
     /// Has the runtime of this task wait for it. Panics where there is none, or none with io.
+    ///
+    /// The end is this process's from now on: [`Error::Busy`] where it is another's.
     pub fn new(receiver: crate::Receiver) -> Result<Receiver> {
         Ok(Receiver { watched: Watched::new(receiver)? })
     }
@@ -257,7 +269,7 @@ impl Receiver {
 impl Pipe {
     /// Has the runtime of this task wait for it. Panics where there is none, or none with io.
     ///
-    /// The end is this process's from now on.
+    /// The end is this process's from now on: [`Error::Busy`] where it is another's.
     pub fn new(pipe: crate::Pipe) -> Result<Pipe> {
         let (sender, receiver) = pipe.split();
         Ok(Pipe { sender: Sender::new(sender)?, receiver: Receiver::new(receiver)? })

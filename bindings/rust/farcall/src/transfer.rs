@@ -34,14 +34,18 @@ impl<T: Receive> std::iter::FusedIterator for Messages<'_, T> {}
 
 /// send() and its kin, for a type that has `transmit(&[u8], Timeout)`.
 macro_rules! sends {
-    ($type:ty) => {
+    ($type:ty, $long:literal) => {
         impl $type {
             /// Sends one message, of any size from 0 on, and waits until there is room for it.
+            ///
+            #[doc = $long]
             pub fn send(&mut self, message: &[u8]) -> $crate::Result<()> {
                 self.transmit(message, $crate::wait::Timeout::NEVER)
             }
 
             /// Sends one, unless there is no room in time: [`Error::TimedOut`](crate::Error::TimedOut).
+            ///
+            #[doc = $long]
             pub fn send_timeout(
                 &mut self,
                 message: &[u8],
@@ -51,6 +55,8 @@ macro_rules! sends {
             }
 
             /// Sends one, if there is room: else [`Error::WouldBlock`](crate::Error::WouldBlock).
+            ///
+            #[doc = $long]
             pub fn try_send(&mut self, message: &[u8]) -> $crate::Result<()> {
                 self.transmit(message, $crate::wait::Timeout::AT_ONCE)
             }
@@ -58,6 +64,22 @@ macro_rules! sends {
     };
 }
 pub(crate) use sends;
+
+/// The same, for an end of a pipe.
+macro_rules! sends_long {
+    ($type:ty) => {
+        $crate::transfer::sends!(
+            $type,
+            "Of a message longer than a quarter of the capacity a part may have gone where this ends with\n\
+             [`WouldBlock`](crate::Error::WouldBlock), [`TimedOut`](crate::Error::TimedOut) or\n\
+             [`Interrupted`](crate::Error::Interrupted). Then the same message has to be sent again, to go\n\
+             on: messages never mix, and any other one is refused, with EINVAL. As a rule nothing of that one\n\
+             goes. Where bytes were changed in the memory of a message that had been sent again already, that\n\
+             may be told only before its end: then nothing can be sent any more, and none of both arrives."
+        );
+    };
+}
+pub(crate) use sends_long;
 
 /// recv() and its kin, for a type that is Receive.
 macro_rules! receives {

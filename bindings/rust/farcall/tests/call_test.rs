@@ -132,6 +132,38 @@ fn what_cannot_be_served_or_opened_is_told() {
     assert_eq!(Client::open_timeout(&path, soon).unwrap_err(), Error::Os(libc::ECONNREFUSED));
 }
 
+/// Of the descriptors that a server may have each user's clients get a quarter.
+#[test]
+fn a_server_that_has_too_many_clients_says_so() {
+    let path = Place::new("many");
+    let child = fork(|| {
+        let few = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+        // SAFETY: what it is called with is there.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &few) }, 0);
+        let _server = Server::create(&path, |_, _| {
+            thread::sleep(LONG);
+            Ok(())
+        })
+        .unwrap();
+        thread::sleep(LONG);
+    });
+    let client = Arc::new(Client::open_timeout(&path, LONG).unwrap());
+    let (sender, refused) = channel();
+    // Each call in progress has a session of its own.
+    let calls: Vec<_> = (0..64)
+        .map(|_| {
+            let (client, sender) = (client.clone(), sender.clone());
+            thread::spawn(move || sender.send(client.call_timeout(b"x", LONG)).unwrap())
+        })
+        .collect();
+    assert_eq!(refused.recv_timeout(LONG).unwrap(), Err(Error::Os(libc::EUSERS)));
+    child.signal(libc::SIGKILL);
+    assert_eq!(child.wait(), 128 + libc::SIGKILL);
+    for call in calls {
+        call.join().unwrap();
+    }
+}
+
 #[test]
 fn a_server_that_is_killed_ends_the_call() {
     let path = Place::new("killed");

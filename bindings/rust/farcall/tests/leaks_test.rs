@@ -6,7 +6,9 @@ use std::io::{Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farcall::{Error, Pipe, PipeOptions, Policy, PublisherOptions, Stream, Subscriber};
+use farcall::{
+    Client, Error, Pipe, PipeOptions, Policy, PublisherOptions, Server, Stream, Subscriber,
+};
 
 mod processes;
 use processes::{name, LONG};
@@ -118,6 +120,19 @@ fn broadcasts() {
         publisher.send(b"x").unwrap();
         assert_eq!(invited.recv().unwrap(), b"x");
         assert_eq!(named.recv().unwrap(), b"x");
+    });
+}
+
+#[test]
+fn panics_of_a_procedure() {
+    std::panic::set_hook(Box::new(|_| ())); // says nothing
+    let path = std::env::temp_dir().join(name("panics"));
+    let _server =
+        Server::create(&path, |request, _| std::panic::panic_any(request.to_vec())).unwrap();
+    let client = Client::open(&path).unwrap();
+    let long = vec![0; 100_000];
+    leaves_nothing(1_000, || {
+        assert_eq!(client.call(&long), Err(Error::CallFailed));
     });
 }
 

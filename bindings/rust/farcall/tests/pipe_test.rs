@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::thread;
 use std::time::Duration;
 
-use farcall::{Error, Pipe, PipeOptions, WaitMode};
+use farcall::{Error, Pipe, PipeOptions, Stream, WaitMode};
 
 const SOON: Duration = Duration::from_millis(1);
 
@@ -133,6 +133,20 @@ fn a_long_message_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn long_messages_of_one_size_are_not_mixed() {
+    let (mut here, mut there) = small();
+    let mut message = vec![b'A'; 8000];
+    assert_eq!(here.try_send(&message), Err(Error::WouldBlock));
+    message.fill(b'B');
+    assert_eq!(here.send(&message), Err(Error::Os(libc::EINVAL)));
+    thread::scope(|scope| {
+        let received = scope.spawn(|| there.recv());
+        here.send(&[b'A'; 8000]).unwrap();
+        assert_eq!(received.join().unwrap().unwrap(), [b'A'; 8000]);
+    });
+}
+
+#[test]
 fn an_end_that_is_dropped_ends_the_other() {
     let (mut here, there) = small();
     here.send(b"to nobody").unwrap();
@@ -189,6 +203,19 @@ fn an_end_that_was_used_cannot_be_passed_on() {
     let (mut one, mut other) = (Pipe::adopt(descriptors).unwrap(), Pipe::adopt(again).unwrap());
     assert_eq!(one.recv().unwrap(), b"x");
     assert_eq!(other.recv(), Err(Error::Busy)); // the first to use it has it
+}
+
+/// Safe code may swap the senders of two ends, and each of them then has a half of the other.
+#[test]
+fn an_end_of_halves_of_two_cannot_be_passed_on() {
+    let ((mut one, _), (mut other, _)) = (small(), small());
+    std::mem::swap(one.halves().0, other.halves().0);
+    assert_eq!(one.into_descriptors().unwrap_err(), Error::Busy);
+    assert_eq!(other.into_descriptors().unwrap_err(), Error::Busy);
+    let ((mut one, _), (mut other, _)) = (Stream::pair().unwrap(), Stream::pair().unwrap());
+    std::mem::swap(one.halves().1, other.halves().1);
+    assert_eq!(one.into_descriptors().unwrap_err(), Error::Busy);
+    assert_eq!(other.into_descriptors().unwrap_err(), Error::Busy);
 }
 
 #[test]

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a stream does between two ends, in one process and in two.
 
+use std::fs;
 use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::os::unix::io::AsRawFd;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use farcall::{Error, Pipe, PipeOptions, Polling, Stream, WaitMode};
 
 mod processes;
-use processes::{fork, name, LONG};
+use processes::{fork, name, wait_until_asleep, LONG};
 
 const SOON: Duration = Duration::from_millis(1);
 const CAPACITY: usize = 4096;
@@ -236,9 +238,14 @@ fn a_reader_that_is_killed_ends_a_write() {
     });
     drop(there);
     here.write_all(&[0; 10]).unwrap();
+    let (tell, told) = mpsc::sync_channel(1);
     thread::scope(|scope| {
-        let written = scope.spawn(|| here.write(&[0; 3 * CAPACITY]));
+        let written = scope.spawn(|| {
+            tell.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
+            here.write(&[0; 3 * CAPACITY])
+        });
         child.wait_until_asleep();
+        wait_until_asleep(told.recv().unwrap().to_str().unwrap());
         child.signal(libc::SIGKILL);
         let written = written.join().unwrap().unwrap();
         // It is told of what has been read in larger pieces than that.

@@ -233,6 +233,26 @@ fn a_peer_that_is_killed_ends_a_wait() {
     assert_eq!(child.wait(), 128 + libc::SIGKILL);
 }
 
+/// What a runtime waits for is open in no child: so a child takes nothing out of it.
+#[test]
+fn a_stream_is_this_processs_as_soon_as_a_runtime_has_it() {
+    run(async {
+        let (here, mut there) = small();
+        let mut here = Some(Stream::new(here).unwrap());
+        let child = fork(|| drop(here.take()));
+        assert_eq!(child.wait(), 0);
+        let mut here = here.unwrap();
+        let read = tokio::spawn(async move {
+            let mut bytes = [0; 5];
+            timeout(LONG, here.read_exact(&mut bytes)).await.unwrap().unwrap();
+            bytes
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await; // it sleeps
+        std::io::Write::write_all(&mut there, b"hello").unwrap();
+        assert_eq!(&read.await.unwrap(), b"hello");
+    });
+}
+
 #[test]
 fn tasks_may_go_to_other_threads() {
     fn send<T: Send>(_: T) {}

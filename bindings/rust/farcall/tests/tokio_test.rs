@@ -281,6 +281,27 @@ fn readers_of_a_broadcast() {
     });
 }
 
+/// What a runtime waits for is open in no child: so a child takes nothing out of it.
+#[test]
+fn an_end_is_this_processs_as_soon_as_a_runtime_has_it() {
+    run(async {
+        let (here, mut there) = farcall::Pipe::pair().unwrap();
+        let mut here = Some(Pipe::new(here).unwrap());
+        let child = fork(|| {
+            let (sender, receiver) = here.take().unwrap().split();
+            let (mut sender, mut receiver) = (sender.into_inner(), receiver.into_inner());
+            assert_eq!(sender.send(b"x"), Err(Error::Busy));
+            assert_eq!(receiver.recv(), Err(Error::Busy));
+        });
+        assert_eq!(child.wait(), 0);
+        let mut here = here.unwrap();
+        let received = tokio::spawn(async move { timeout(LONG, here.recv()).await });
+        tokio::time::sleep(Duration::from_millis(20)).await; // it sleeps
+        there.send(b"hello").unwrap();
+        assert_eq!(received.await.unwrap().unwrap().unwrap(), b"hello");
+    });
+}
+
 #[test]
 fn it_is_the_same_end_outside_of_the_runtime() {
     let (sender, receiver) = run(async {

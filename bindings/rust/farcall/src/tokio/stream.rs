@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use ::tokio::io::unix::AsyncFd;
-use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{MOST_AT_ONCE, MOST_TURNS};
+use super::{watch, MOST_AT_ONCE, MOST_TURNS};
 use crate::error::{Error, Result};
 use crate::polling::Pollable;
 
@@ -26,9 +26,7 @@ struct Half<T: Pollable + AsRawFd> {
 
 impl<T: Pollable + AsRawFd> Half<T> {
     fn new(what: T) -> Result<Half<T>> {
-        // Room to write, too, is told by what can be read.
-        let what = AsyncFd::with_interest(what, Interest::READABLE)
-            .map_err(|error| Error::from_io(&error))?;
+        let what = watch(what)?;
         Ok(Half { what, turns: MOST_TURNS / 2, turned: 0, slept: false, asleep: false, streak: 0 })
     }
 
@@ -145,6 +143,8 @@ pub struct Stream {
 
 impl Writer {
     /// Has the runtime of this task wait for it. Panics where there is none, or none with io.
+    ///
+    /// The end is this process's from now on: [`Error::Busy`] where it is another's.
     pub fn new(writer: crate::Writer) -> Result<Writer> {
         Ok(Writer { half: Half::new(writer)? })
     }
@@ -157,6 +157,8 @@ impl Writer {
 
 impl Reader {
     /// Has the runtime of this task wait for it. Panics where there is none, or none with io.
+    ///
+    /// The end is this process's from now on: [`Error::Busy`] where it is another's.
     pub fn new(reader: crate::Reader) -> Result<Reader> {
         Ok(Reader { half: Half::new(reader)? })
     }
@@ -170,7 +172,7 @@ impl Reader {
 impl Stream {
     /// Has the runtime of this task wait for it. Panics where there is none, or none with io.
     ///
-    /// The end is this process's from now on.
+    /// The end is this process's from now on: [`Error::Busy`] where it is another's.
     pub fn new(stream: crate::Stream) -> Result<Stream> {
         let (writer, reader) = stream.split();
         Ok(Stream { writer: Writer::new(writer)?, reader: Reader::new(reader)? })

@@ -99,13 +99,7 @@ impl Forked {
     }
 
     pub fn wait_until_asleep(&self) {
-        let stat = format!("/proc/{}/stat", self.0);
-        wait_until("asleep", || {
-            let stat = fs::read_to_string(&stat).unwrap();
-            let state = stat.rsplit(')').next().unwrap().trim().chars().next();
-            assert_ne!(state, Some('Z'), "it has ended");
-            state == Some('S')
-        });
+        wait_until_asleep(&format!("{}", self.0));
     }
 
     /// Its exit status, or 128 and the signal that it died of.
@@ -121,6 +115,17 @@ impl Forked {
         }
         128 + libc::WTERMSIG(status)
     }
+}
+
+/// What is below /proc for it: a process, or a thread as /proc/thread-self names it.
+pub fn wait_until_asleep(task: &str) {
+    let stat = format!("/proc/{task}/stat");
+    wait_until("asleep", || {
+        let stat = fs::read_to_string(&stat).unwrap();
+        let state = stat.rsplit(')').next().unwrap().trim().chars().next();
+        assert_ne!(state, Some('Z'), "it has ended");
+        state == Some('S')
+    });
 }
 
 impl Drop for Forked {

@@ -128,6 +128,7 @@ class TFarcallServerTransport final : public apache::thrift::transport::TServerT
   [[nodiscard]] bool isOpen() const override;
   void listen() override;
   void interrupt() override;
+  // Those that are accepted until the next listen() are interrupted as well.
   void interruptChildren() override;
   void close() override;
 
@@ -139,6 +140,9 @@ class TFarcallServerTransport final : public apache::thrift::transport::TServerT
   struct Listening;
 
   [[nodiscard]] std::shared_ptr<Listening> listening() const;
+  // Null: there is nobody to serve. Throws where the client has gone, or there is no room for it.
+  std::shared_ptr<apache::thrift::transport::TTransport> accept_one(ReceivedMessage message,
+                                                                    std::uint32_t hello);
 
   const std::string name_;
   const mode_t mode_;
@@ -146,6 +150,7 @@ class TFarcallServerTransport final : public apache::thrift::transport::TServerT
   mutable std::mutex lock_;  // protects what follows
   std::shared_ptr<Listening> listening_;
   std::vector<std::weak_ptr<Accepted>> children_;
+  bool no_more_children_ = false;
 };
 
 }  // namespace farcall::thrift
