@@ -19,7 +19,7 @@
 #include <string>
 
 #include "compare/placement.hpp"
-#include "compare/rows/leftovers.hpp"
+#include "compare/rows/own_folder.hpp"
 #include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
@@ -138,15 +138,6 @@ class DbusServer final : public CallEndpoint {
   std::exception_ptr error_;
 };
 
-// That nobody else has, for the bus's socket.
-std::string make_folder() {
-  constexpr std::size_t kMost = 90;  // with the socket's name it has to be an address
-  std::string path = std::filesystem::temp_directory_path() / "farcall-dbus-XXXXXX";
-  if (path.size() > kMost) path = "/tmp/farcall-dbus-XXXXXX";
-  if (::mkdtemp(path.data()) == nullptr) throw_errno("make a folder for dbus-daemon");
-  return path;
-}
-
 // A bus that ends with whoever has started it. Where that is killed, so is the bus, and something
 // else removes its socket.
 class Daemon {
@@ -166,7 +157,7 @@ class Daemon {
       const int kept = ::dup(in.get());  // not close-on-exec
       // It complains of limits that a session does not need.
       ::dup2(::open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
-      const std::string address = "--address=unix:path=" + folder_ + "/bus";
+      const std::string address = "--address=unix:path=" + folder_.path() + "/bus";
       const std::string print = "--print-address=" + std::to_string(kept);
       ::execlp("dbus-daemon", "dbus-daemon", "--session", "--nofork", "--nopidfile",
                address.c_str(), print.c_str(), static_cast<char*>(nullptr));
@@ -194,11 +185,7 @@ class Daemon {
     }
     pid_ = -1;
   }
-  const std::string folder_ = make_folder();
-  const Leftovers leftovers_{[this] {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }};
+  const OwnFolder folder_{"farcall-dbus-"};
   const pid_t owner_ = ::getpid();
   pid_t pid_ = -1;
   std::string address_;

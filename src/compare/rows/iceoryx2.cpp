@@ -13,8 +13,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "compare/rows/leftovers.hpp"
 #include "compare/rows/module.hpp"
+#include "compare/rows/own_folder.hpp"
 #include "compare/rows/rows.hpp"
 
 extern "C" {
@@ -70,14 +70,8 @@ class Iceoryx2End final : public Endpoint {
   IceoryxEnd* end_ = nullptr;
 };
 
-// A folder that nobody else has; its name is also that of everything else.
-std::string make_folder() {
-  std::string path = "/tmp/farcall-iceoryx2-XXXXXX";
-  if (::mkdtemp(path.data()) == nullptr) throw_errno("make a folder for iceoryx2");
-  return path;
-}
-
-void remove_all(const fs::path& folder) {
+// Their names begin with that of the folder.
+void remove_memory(const fs::path& folder) {
   std::error_code error;  // there may be nothing
   const std::string prefix = folder.filename();
   for (fs::directory_iterator entry("/dev/shm", error), end; !error && entry != end;
@@ -85,7 +79,6 @@ void remove_all(const fs::path& folder) {
     const std::string name = entry->path().filename();
     if (name.starts_with(prefix)) ::shm_unlink(("/" + name).c_str());
   }
-  fs::remove_all(folder, error);
 }
 
 std::size_t queue_for(const Conditions& conditions) {
@@ -97,17 +90,15 @@ std::size_t queue_for(const Conditions& conditions) {
 class Iceoryx2Connection final : public Connection {
  public:
   Iceoryx2Connection(const Conditions& conditions, const RowInfo& row)
-      : folder_(make_folder()),
-        prefix_(fs::path(folder_).filename().string() + "-"),
-        plan_{.root = folder_.c_str(),
+      : prefix_(fs::path(folder_.path()).filename().string() + "-"),
+        plan_{.root = folder_.path().c_str(),
               .prefix = prefix_.c_str(),
               .message_bytes = conditions.message_bytes,
               .depth = queue_for(conditions),
               .readers = std::max(conditions.readers, 1U),
               .blocks = row.wait == "block",
               .overwrites = row.policy == "overwrite"},
-        broadcast_(!row.policy.empty()),
-        leftovers_([this] { remove_all(folder_); }) {}
+        broadcast_(!row.policy.empty()) {}
 
   std::unique_ptr<Endpoint> open(Role role) override {
     if (broadcast_) return std::make_unique<Iceoryx2End>(plan_, kThere, nullptr);
@@ -123,12 +114,11 @@ class Iceoryx2Connection final : public Connection {
   }
 
  private:
-  std::string folder_;
+  const OwnFolder folder_{"farcall-iceoryx2-", remove_memory};
   std::string prefix_;
   IceoryxPlan plan_;
   bool broadcast_;
   Introduction introduction_;
-  Leftovers leftovers_;
 };
 
 }  // namespace

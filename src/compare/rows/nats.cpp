@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "compare/placement.hpp"
-#include "compare/rows/leftovers.hpp"
+#include "compare/rows/own_folder.hpp"
 #include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/message.h"
@@ -71,29 +71,9 @@ class Child {
   pid_t pid_;
 };
 
-// That nobody else has, and in which nobody else writes.
-std::string make_folder() {
-  std::string path = std::filesystem::temp_directory_path() / "farcall-nats-XXXXXX";
-  if (::mkdtemp(path.data()) == nullptr) throw_errno("make a folder for nats-server");
-  return path;
-}
-
-// A server that is being killed may still write there.
-void remove_folder(const std::string& path) {
-  for (int tries = 0; tries < 50; ++tries) {
-    std::error_code error;
-    std::filesystem::remove_all(path, error);
-    if (!error) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-}
-
 class NatsServer {
  public:
-  NatsServer()
-      : ports_(make_folder()),
-        leftovers_([this] { remove_folder(ports_); }),
-        process_({kServer, "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", ports_}) {
+  NatsServer() {
     const Deadline deadline = Deadline::after(kStart);
     while (url_.empty()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -109,7 +89,7 @@ class NatsServer {
  private:
   // {"nats":["nats://127.0.0.1:4222"]}
   void read_port() {
-    for (const auto& file : std::filesystem::directory_iterator(ports_)) {
+    for (const auto& file : std::filesystem::directory_iterator(ports_.path())) {
       std::string text;
       std::getline(std::ifstream(file.path()), text);
       const std::size_t begin = text.find("nats://");
@@ -119,10 +99,9 @@ class NatsServer {
     }
   }
 
-  const std::string ports_;
+  const OwnFolder ports_{"farcall-nats-"};
   std::string url_;
-  const Leftovers leftovers_;
-  const Child process_;
+  const Child process_{{kServer, "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", ports_.path()}};
 };
 
 class NatsEndpoint final : public CallEndpoint {
