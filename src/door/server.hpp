@@ -11,7 +11,14 @@ namespace farcall::door {
 inline constexpr std::size_t kMostDescriptors = 1024;
 static_assert(kMostDescriptors <= kCallDescriptors);
 
-// What door_server_create() starts with: makes a thread for the shared pool.
+// Makes the calling thread one of a door's pool, or of the shared one. Returns 0 or an errno value.
+int join_pool(std::shared_ptr<OwnDoor> door = nullptr);
+// It is bound to nothing, either.
+void leave_pool() noexcept;
+
+// Makes a thread for the shared pool. Returns 0 or an errno value.
+int make_default_thread() noexcept;
+// What door_server_create() starts with.
 void create_default_thread(door_info_t* info) noexcept;
 // The same, and returns when it is there. Returns 0 or an errno value. Throws std::bad_alloc.
 int start_first_thread();
