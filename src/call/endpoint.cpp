@@ -13,6 +13,7 @@
 #include "farcall/error.hpp"
 #include "socket/answers.hpp"
 #include "socket/peer.hpp"
+#include "wait/held_signals.hpp"
 
 namespace farcall {
 
@@ -104,7 +105,7 @@ class EndpointState::Branch final : public Watch, public std::enable_shared_from
     if (!endpoint) return;
     std::shared_ptr<Branch> self;  // outlives the lock
     {
-      const std::lock_guard guard(endpoint->port->lock);
+      const QuietGuard guard(endpoint->branches_lock);
       auto& all = endpoint->branches;
       const auto found =
           std::ranges::find_if(all, [this](const auto& other) { return other.get() == this; });
@@ -166,14 +167,14 @@ UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::opt
       state.weak_from_this(), std::move(inner), outer_cookie, std::move(held),
       user ? *user : holder.value_or(::geteuid()));
   {
-    const std::lock_guard guard(state.port->lock);
+    const QuietGuard guard(state.branches_lock);
     state.branches.push_back(branch);
     if (state.closed) branch->refuse_from_now_on();
   }
   try {
     branch->start();
   } catch (...) {
-    const std::lock_guard guard(state.port->lock);
+    const QuietGuard guard(state.branches_lock);
     std::erase(state.branches, branch);
     throw;
   }
@@ -182,7 +183,7 @@ UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::opt
 
 std::size_t Endpoint::branches() const noexcept {
   const EndpointState& state = inside(*this);
-  const std::lock_guard guard(state.port->lock);
+  const QuietGuard guard(state.branches_lock);
   return state.branches.size();
 }
 
@@ -204,7 +205,7 @@ void Endpoint::close() noexcept {
   EndpointState& state = inside(*this);
   if (state.closed.exchange(true)) return;
   {
-    const std::lock_guard guard(state.port->lock);
+    const QuietGuard guard(state.branches_lock);
     for (const auto& branch : state.branches) branch->refuse_from_now_on();
   }
   state.port->close_sessions(this);

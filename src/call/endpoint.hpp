@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "farcall/call.hpp"
@@ -23,9 +24,11 @@ class EndpointState final : public Endpoint, public std::enable_shared_from_this
   std::atomic<bool> closed{false};
   std::atomic<std::uint64_t> unsolicited_control_messages{0};
   std::atomic<std::uint64_t> unsolicited_descriptors{0};
-  Terms terms;                                    // protected by the port's lock
-  observe::Label label;                           // likewise
-  std::vector<std::shared_ptr<Branch>> branches;  // likewise
+  Terms terms;           // protected by the port's lock
+  observe::Label label;  // likewise
+  // Not the port's, which a thread that serves may hold when a signal handler that it runs forks.
+  mutable std::mutex branches_lock;
+  std::vector<std::shared_ptr<Branch>> branches;  // protected by it
 };
 
 inline EndpointState& inside(Endpoint& endpoint) noexcept {

@@ -132,22 +132,39 @@ UniqueFd Door::open() {
 }
 
 UniqueFd Door::branch(std::optional<uid_t> user, std::optional<mode_t> mode) {
+  UniqueFd fd = make_branch(user, mode);
+  referenced();
+  return fd;
+}
+
+UniqueFd Door::branch_at_fork() {
+  UniqueFd fd = make_branch({}, {});
+  note_reference();
+  return fd;
+}
+
+UniqueFd Door::make_branch(std::optional<uid_t> user, std::optional<mode_t> mode) {
   std::uint64_t socket = 0;
   UniqueFd fd = endpoint_->branch(
       make_name({.id = id, .attributes = shown_attributes() & kNamedAttributes, .mode = mode}),
       &socket, user);
   Process::here().add_branch(socket, shared_from_this());
-  referenced();
   return fd;
 }
 
 void Door::referenced() {
+  if (!note_reference()) return;
   {
-    const std::lock_guard guard(lock_);
-    was_referenced_ = true;
+    const QuietGuard guard(lock_);
     if (!is_unref_.exchange(false, std::memory_order_relaxed)) return;
   }
   publish();
+}
+
+bool Door::note_reference() noexcept {
+  const QuietGuard guard(lock_);
+  was_referenced_ = true;
+  return is_unref_.load(std::memory_order_relaxed);
 }
 
 unsigned Door::shown_attributes() const noexcept {
@@ -256,7 +273,7 @@ bool Door::received(std::uint8_t purpose, ReceivedFds& descriptors,
 
 void Door::add_attachment(std::shared_ptr<Attachment> attachment) {
   {
-    const std::lock_guard guard(lock_);
+    const QuietGuard guard(lock_);
     attachments_.push_back(std::move(attachment));
   }
   referenced();
@@ -265,7 +282,7 @@ void Door::add_attachment(std::shared_ptr<Attachment> attachment) {
 void Door::remove_attachment(const Attachment& attachment) noexcept {
   std::shared_ptr<Attachment> last;  // outlives the lock
   {
-    const std::lock_guard guard(lock_);
+    const QuietGuard guard(lock_);
     const auto found = std::ranges::find_if(
         attachments_, [&](const auto& other) { return other.get() == &attachment; });
     if (found == attachments_.end()) return;

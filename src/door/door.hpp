@@ -65,6 +65,9 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   // it; `mode`: the permissions of the file by which it was opened, where there is one. Throws
   // SystemError.
   UniqueFd branch(std::optional<uid_t> user = {}, std::optional<mode_t> mode = {});
+  // The same for a child. A signal handler may be forking, so no lock is taken that the thread may
+  // hold already; clients are told of it with the next check of the references.
+  UniqueFd branch_at_fork();
 
   [[nodiscard]] door_info_t info() const noexcept override;
   // The errno that a request is to be refused with, or 0.
@@ -121,7 +124,7 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
                 const Credentials& sender) noexcept override;
 
   [[nodiscard]] std::vector<std::shared_ptr<Attachment>> attachments() const {
-    const std::lock_guard guard(lock_);
+    const QuietGuard guard(lock_);
     return attachments_;
   }
   // The path that who looks at the door's traffic sees.
@@ -137,6 +140,9 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   [[nodiscard]] Terms terms() const noexcept;
   // Clients are told what terms() says now.
   void publish();
+  UniqueFd make_branch(std::optional<uid_t> user, std::optional<mode_t> mode);
+  // Returns whether clients think that there is none.
+  bool note_reference() noexcept;
   // A notification that comes once is no attribute any more once it has come.
   [[nodiscard]] unsigned shown_attributes() const noexcept;
   [[nodiscard]] int admit_descriptors(std::size_t count) const noexcept;

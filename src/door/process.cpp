@@ -49,21 +49,11 @@ void before_fork() {
       if (descriptors.empty()) continue;
       inheritances.push_back({.socket = door->primary(),
                               .descriptors = std::move(descriptors),
-                              .branch = door->branch().release()});
+                              .branch = door->branch_at_fork().release()});
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the child is not counted then
   }
 }
-
-// A lock that handlers need as well.
-class QuietGuard {
- public:
-  explicit QuietGuard(std::mutex& lock) : guard_(lock) {}
-
- private:
-  const HeldSignals held_;  // from before until after
-  const std::lock_guard<std::mutex> guard_;
-};
 
 // The process that this memory is of; 0 before the library's initialisers have run.
 constinit std::atomic<pid_t> owner{0};

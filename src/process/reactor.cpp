@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "farcall/error.hpp"
+#include "wait/held_signals.hpp"
 
 namespace farcall::process {
 
@@ -23,7 +24,7 @@ Reactor::Reactor() : epoll_(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))) {
 
 void Reactor::watch(int fd, std::uint32_t events, std::shared_ptr<Watch> watch,
                     std::atomic<std::uint64_t>& number) {
-  const std::lock_guard guard(lock_);
+  const QuietGuard guard(lock_);
   const std::uint64_t mine = next_++;
   watches_.emplace(mine, std::move(watch));
   number.store(mine, std::memory_order_release);
@@ -37,7 +38,7 @@ void Reactor::watch(int fd, std::uint32_t events, std::shared_ptr<Watch> watch,
 
 void Reactor::forget(int fd, std::uint64_t number) noexcept {
   std::shared_ptr<Watch> last;  // destroyed without the lock
-  const std::lock_guard guard(lock_);
+  const QuietGuard guard(lock_);
   const auto found = watches_.find(number);
   if (found == watches_.end()) return;
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);

@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <mutex>
+
 namespace farcall {
 
 // Keeps handlers from running on this thread, so that nothing comes between a look at what they
@@ -24,6 +26,16 @@ class HeldSignals {
 
  private:
   sigset_t before_;
+};
+
+// Holds a lock that handlers need as well, those that fork above all.
+class QuietGuard {
+ public:
+  explicit QuietGuard(std::mutex& lock) : guard_(lock) {}
+
+ private:
+  const HeldSignals held_;  // from before until after
+  const std::lock_guard<std::mutex> guard_;
 };
 
 }  // namespace farcall

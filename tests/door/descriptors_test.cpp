@@ -482,37 +482,5 @@ TEST(DoorDescriptors, HandlersMakeAndCloseThem) {
   });
 }
 
-// And fork(2), whatever else forks on the same thread.
-TEST(DoorDescriptors, HandlersForkWhileTheirThreadDoes) {
-  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
-  static std::atomic<int> handled = 0;
-  in_child([] {
-    ASSERT_GE(::door_create(echo, nullptr, DOOR_UNREF), 0);
-    static const auto fork_once = [] {
-      const pid_t child = ::fork();
-      if (child == 0) ::_exit(0);
-      while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-      }
-    };
-    struct sigaction action {};
-    action.sa_flags = SA_RESTART;
-    action.sa_handler = [](int) {
-      const int saved = errno;
-      fork_once();
-      ++handled;
-      errno = saved;
-    };
-    ASSERT_EQ(::sigaction(SIGALRM, &action, nullptr), 0);
-    constexpr timeval kOften{.tv_sec = 0, .tv_usec = 3000};
-    const itimerval often{.it_interval = kOften, .it_value = kOften};
-    ASSERT_EQ(::setitimer(ITIMER_REAL, &often, nullptr), 0);
-    const Deadline end = Deadline::after(2s);
-    while (monotonic_ns() < end.at()) fork_once();
-    const itimerval never{};
-    EXPECT_EQ(::setitimer(ITIMER_REAL, &never, nullptr), 0);
-    EXPECT_GT(handled, 0);
-  });
-}
-
 }  // namespace
 }  // namespace farcall::door::test

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Signal handlers may fork, whatever the thread does that they interrupt.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "door/scoped_server.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+TEST(ForkingHandlers, RunWhileTheirThreadForks) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  static std::atomic<int> handled = 0;
+  in_child([] {
+    // Not in the threads that serve.
+    sigset_t alarm;
+    ::sigemptyset(&alarm);
+    ::sigaddset(&alarm, SIGALRM);
+    ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &alarm, nullptr), 0);
+    ASSERT_GE(::door_create(echo, nullptr, DOOR_UNREF), 0);
+    ASSERT_EQ(::pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr), 0);
+    static const auto fork_once = [] {
+      const pid_t child = ::fork();
+      if (child == 0) ::_exit(0);
+      while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+      }
+    };
+    struct sigaction action {};
+    action.sa_flags = SA_RESTART;
+    action.sa_handler = [](int) {
+      const int saved = errno;
+      fork_once();
+      ++handled;
+      errno = saved;
+    };
+    ASSERT_EQ(::sigaction(SIGALRM, &action, nullptr), 0);
+    // One for each fork at most: where a fork takes long, handlers alone would run.
+    const Deadline end = Deadline::after(2s);
+    for (suseconds_t after = 1; monotonic_ns() < end.at(); after = after % 2000 + 7) {
+      const itimerval once{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_usec = after}};
+      ASSERT_EQ(::setitimer(ITIMER_REAL, &once, nullptr), 0);
+      fork_once();
+    }
+    const itimerval never{};
+    EXPECT_EQ(::setitimer(ITIMER_REAL, &never, nullptr), 0);
+    EXPECT_GT(handled, 0);
+  });
+}
+
+// It may have interrupted the library, with a lock that the fork needs.
+TEST(ForkingHandlers, RunInAThreadThatServes) {
+  FARCALL_SKIP_UNDER_ASAN("has an allocator that its own handlers must not interrupt");
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  static std::atomic<pthread_t> serves = 0;
+  static std::atomic<int> handled = 0;
+  in_child([] {
+    const int door = ::door_create(
+        [](void*, char*, size_t, door_desc_t*, uint_t) {
+          serves = ::pthread_self();
+          ::door_return(nullptr, 0, nullptr, 0);
+        },
+        nullptr, DOOR_UNREF);
+    ASSERT_GE(door, 0);
+    struct sigaction action {};
+    action.sa_flags = SA_RESTART;
+    action.sa_handler = [](int) {
+      const pid_t child = ::fork();
+      if (child == 0) ::_exit(0);
+      while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+      }
+      ++handled;
+    };
+    ASSERT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
+    std::atomic<bool> over = false;
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 4; ++i)
+      clients.emplace_back([&] {
+        while (!over && ::door_call(door, nullptr) == 0) {
+        }
+        EXPECT_TRUE(over) << errno;
+      });
+    for (int i = 0; i < 200; ++i) {
+      while (serves == 0) ::usleep(100);
+      const int before = handled;
+      ASSERT_EQ(::pthread_kill(serves, SIGUSR1), 0);
+      while (handled == before) ::usleep(500);
+    }
+    over = true;
+    for (std::thread& client : clients) client.join();
+  });
+}
+
+}  // namespace
+}  // namespace farcall::door::test
