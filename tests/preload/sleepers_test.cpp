@@ -85,6 +85,50 @@ TEST(Sleepers, AreToldOnceWhereThatIsAskedFor) {
   peer.take();
 }
 
+// Which of two that is does not matter; the other one sleeps on. Also of an end behind a byte.
+TEST(Sleepers, OneOfTwoIsToldOfAnEndWhereThatIsAskedForOnce) {
+  for (const int bytes : {0, 1}) {
+    Pair pair;
+    const int fd = pair.server.get();
+    const UniqueFd set = new_set();
+    add(set.get(), fd);
+    exchange(pair, set.get());
+    const std::uint32_t once = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT;
+    epoll_event event{.events = once, .data = {.u64 = kToken}};
+    ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
+    const UniqueFd over(::eventfd(0, EFD_CLOEXEC));
+    add(set.get(), over.get(), EPOLLIN, kToken + 1);
+    std::atomic<int> told{0};
+    std::atomic<long> ids[2] = {0, 0};
+    const auto wait_until_over = [&](std::atomic<long>& self) {
+      self = kernel(SYS_gettid);
+      for (bool ends = false; !ends;) {
+        epoll_event events[4];
+        const int count = ::epoll_wait(set.get(), events, 4, kLongest);
+        ASSERT_GT(count, 0);
+        for (int i = 0; i < count; ++i) {
+          ends = ends || events[i].data.u64 != kToken;
+          if (events[i].data.u64 == kToken) ++told;
+        }
+      }
+    };
+    std::thread threads[2];
+    for (int i = 0; i < 2; ++i) {
+      threads[i] = std::thread([&, i] { wait_until_over(ids[i]); });
+      while (ids[i] == 0) std::this_thread::yield();
+      await_sleep(ids[i]);
+    }
+    if (bytes != 0) pair.put(bytes);
+    pair.client.reset();
+    for (int i = 0; i < 20'000 && told == 0; ++i) ::usleep(1000);
+    for (const std::atomic<long>& id : ids) await_sleep(id);
+    const std::uint64_t one = 1;
+    ASSERT_EQ(::write(over.get(), &one, sizeof one), ssize_t{sizeof one});
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(told, 1) << bytes;
+  }
+}
+
 // The one that is told is awake then; the other still sleeps.
 TEST(Sleepers, AreToldOfAnEdgeThatIsArmedAnew) {
   const WaitingPeer peer;
