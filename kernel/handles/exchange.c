@@ -20,8 +20,8 @@
 #include "words.h"
 
 /*
- * Tells a program how much of each buffer was used; or that all of it was, to find out whether it can be told
- * before anything happens that cannot be undone.
+ * Tells a program how much of each buffer was used; or that all of it was: to find out whether it can be told
+ * before anything happens that cannot be undone, and to take back what it was told.
  */
 static int put_counts(const struct stplr_msgs *msgs, const struct stplr_buffers *buffers, bool used)
 {
@@ -254,6 +254,7 @@ static int receive_once(struct stplr_mailbox *mailbox, const struct stplr_msg_re
 		err = put_sender(user, message);
 	if (err) {
 		stplr_call_untake(&message->call);
+		(void)probe_counts(&arguments->rmsgs, buffers);
 		return err;
 	}
 	stplr_count(STPLR_COUNT_RECEIVES);
@@ -266,7 +267,11 @@ static int receive_once(struct stplr_mailbox *mailbox, const struct stplr_msg_re
 		here = stplr_call_finish(&message->call, 0, &waker);
 		stplr_waker_run(&waker, false);
 	}
-	return here ? 0 : -EAGAIN;
+	if (here)
+		return 0;
+	/* What is received next has all the room, be it by a call that is restarted and reads it anew. */
+	err = probe_counts(&arguments->rmsgs, buffers);
+	return err ? err : -EAGAIN;
 }
 
 long stplr_mailbox_receive(struct stplr_open *open, void __user *argument)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The first interface: pointers and counts that are wrong, and memory that is read-only, dropped, or never
- * comes.
+ * The first interface: pointers and counts that are wrong, and memory that is read-only, dropped, comes late,
+ * or never.
  */
 #include "old.h"
+#include "seen.h"
 #include "watch.h"
 
 static void a_bad_pointer_is_efault(void)
@@ -259,6 +260,153 @@ static void a_const_array_can_be_sent(void)
 	CHECK(!strcmp(got, "const"));
 }
 
+enum { ROOM = 100, LITTLE = 3 };
+
+/* A thread that receives into memory which comes when the test has it come. */
+struct slow_receiver {
+	struct party me;
+	struct stplr_msg room;
+	struct stplr_msg_receive from;
+	pthread_t thread;
+	bool repeats; /* after EINTR */
+};
+
+static volatile sig_atomic_t handled;
+
+static void count_signal(int number)
+{
+	handled++;
+}
+
+static void *receive_slowly(void *argument)
+{
+	struct slow_receiver *receiver = argument;
+	int got;
+
+	OK(ioctl(receiver->me.fd, STPLR_HANDLE_GET, &receiver->me.handle));
+	__atomic_store_n(&receiver->me.tid, my_tid(), __ATOMIC_SEQ_CST);
+	do
+		got = old_receive(&receiver->me, &receiver->room, 1, &receiver->from);
+	while (got && errno == EINTR && receiver->repeats);
+	OK(got);
+	return NULL;
+}
+
+static pid_t sender_of(struct slow_receiver *receiver, unsigned int length)
+{
+	pid_t owner = getpid(), child = fork();
+
+	if (child == 0) {
+		close(receiver->me.fd);
+		struct party client = enter();
+		char bytes[ROOM];
+		struct stplr_msg s = { bytes, length };
+
+		fill(bytes, length, length);
+		OK(old_send(&client, owner, receiver->me.tid, &s, 1));
+		CHECK(s.buflen == length);
+		_exit(0);
+	}
+	return child;
+}
+
+/* Until the thread has nothing to receive, and sleeps. */
+static void await_receiver(struct slow_receiver *receiver)
+{
+	AWAIT_LINE(FOLDER "blocked", "%d %d RECEIVE ", getpid(), receiver->me.tid);
+}
+
+/* Returns once its first sender was killed while its message was being received. */
+static void start_receiver(struct slow_receiver *receiver)
+{
+	char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int faults = watch(page, 4096);
+	struct uffdio_zeropage zero = { .range = { (unsigned long)page, 4096 } };
+	pid_t sender;
+
+	receiver->me.fd = open("/dev/stplr-0", O_RDWR);
+	CHECK(receiver->me.fd >= 0);
+	receiver->room = (struct stplr_msg){ page, ROOM };
+	OK(pthread_create(&receiver->thread, NULL, receive_slowly, receiver));
+	while (!__atomic_load_n(&receiver->me.tid, __ATOMIC_SEQ_CST))
+		nap(2);
+	await_receiver(receiver);
+	sender = sender_of(receiver, LITTLE);
+	await_fault(faults);
+	kill(sender, SIGKILL);
+	CHECK(waitpid(sender, NULL, 0) == sender);
+	OK(ioctl(faults, UFFDIO_ZEROPAGE, &zero));
+	await_receiver(receiver);
+}
+
+static void receive_the_next_whole(struct slow_receiver *receiver)
+{
+	join(sender_of(receiver, ROOM));
+	OK(pthread_join(receiver->thread, NULL));
+	CHECK(receiver->room.buflen == ROOM);
+	CHECK(filled(receiver->room.msgbuf, ROOM, ROOM));
+}
+
+/* Of a sender that left while it was received nothing stays, above all not in how much room there is. */
+static void who_left_takes_no_room_of_the_next(void)
+{
+	struct slow_receiver receiver = {};
+
+	need_userfaultfd();
+	start_receiver(&receiver);
+	receive_the_next_whole(&receiver);
+}
+
+static void interrupt_and_receive(struct slow_receiver *receiver, int flags)
+{
+	struct sigaction action = { .sa_handler = count_signal, .sa_flags = flags };
+
+	need_userfaultfd();
+	OK(sigaction(SIGUSR1, &action, NULL));
+	start_receiver(receiver);
+	OK(pthread_kill(receiver->thread, SIGUSR1));
+	while (!handled)
+		nap(2);
+	receive_the_next_whole(receiver);
+}
+
+static void nor_where_the_wait_is_restarted(void)
+{
+	struct slow_receiver receiver = {};
+
+	interrupt_and_receive(&receiver, SA_RESTART);
+}
+
+static void nor_where_the_program_repeats_it(void)
+{
+	struct slow_receiver receiver = { .repeats = true };
+
+	interrupt_and_receive(&receiver, 0);
+}
+
+/* The message is not lost, and what the program is told then does not cut the next. */
+static void a_receive_that_cannot_tell_the_sender_takes_no_room(void)
+{
+	struct party me = enter();
+	struct stplr_msg_receive *fixed = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+					       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct slow_receiver told = { .me = me };
+	char got[ROOM];
+	struct stplr_msg r = { got, ROOM };
+	struct stplr_msg_receive from;
+	pid_t sender;
+
+	CHECK(fixed != MAP_FAILED);
+	*fixed = (struct stplr_msg_receive){ .handle = me.handle, .rmsgs = { &r, 1 } };
+	OK(mprotect(fixed, 4096, PROT_READ));
+	sender = sender_of(&told, LITTLE);
+	FAILS(EFAULT, ioctl(me.fd, STPLR_MSG_RECEIVE, fixed));
+	CHECK(r.buflen == ROOM);
+	OK(old_receive(&me, &r, 1, &from));
+	CHECK(from.pid == sender && r.buflen == LITTLE && filled(got, LITTLE, LITTLE));
+	join(sender);
+}
+
 static const struct test tests[] = {
 	{ "a bad pointer is EFAULT", a_bad_pointer_is_efault },
 	{ "a receiver's bad pointer loses no small message", a_bad_pointer_loses_no_small_message },
@@ -274,6 +422,12 @@ static const struct test tests[] = {
 	{ "small const buffers can be sent", small_const_buffers_can_be_sent },
 	{ "big const buffers can be sent", big_const_buffers_can_be_sent },
 	{ "a const array can be sent", a_const_array_can_be_sent },
+	{ "a sender that leaves while it is received takes no room of the next",
+	  who_left_takes_no_room_of_the_next },
+	{ "nor where the wait is restarted", nor_where_the_wait_is_restarted },
+	{ "nor where the program repeats it", nor_where_the_program_repeats_it },
+	{ "a receive that cannot tell the sender takes no room",
+	  a_receive_that_cannot_tell_the_sender_takes_no_room },
 };
 
 int main(void)
