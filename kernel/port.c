@@ -286,6 +286,14 @@ bool stplr_port_closed(struct stplr_port *port)
 	return closed;
 }
 
+void stplr_port_remind(struct stplr_port *port)
+{
+	spin_lock(&port->lock);
+	if (first_locked(port))
+		port->ops->readable(port);
+	spin_unlock(&port->lock);
+}
+
 int stplr_port_urgency(struct stplr_port *port)
 {
 	struct rb_node *first;

@@ -43,7 +43,7 @@ struct stplr_item {
 struct stplr_port_ops {
 	/* Called without locks once the last reference is gone. */
 	void (*free_call)(struct stplr_call *call);
-	/* Called with port->lock held: something was queued for which nobody waits, or closed. */
+	/* Called with port->lock held: something is queued for which nobody waits, or it was closed. */
 	void (*readable)(struct stplr_port *port);
 	/*
 	 * Called with port->lock held: a sender wants to leave an OWED call. Returns the item to
@@ -145,6 +145,14 @@ int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item
  * Return: whether something can be received at this moment, or the port is closed.
  */
 bool stplr_port_readable(struct stplr_port *port);
+
+/**
+ * stplr_port_remind() - tell once more of what is queued, if anything is
+ * @port: the port
+ *
+ * By a receiver that goes without having looked at all of it: who polls for edges hears of each item only once.
+ */
+void stplr_port_remind(struct stplr_port *port);
 
 /**
  * stplr_port_closed() - look whether a port is closed

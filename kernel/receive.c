@@ -254,6 +254,8 @@ static int receive_until(struct receiving *receiving, const struct stplr_buffers
 		if (err != -EAGAIN)
 			break;
 		err = stplr_message_go_on(receiving->deadline, &dropped);
+		if (err == -ETIMEDOUT)
+			stplr_port_remind(&receiving->channel->port);
 	}
 	return err;
 }

@@ -221,7 +221,8 @@ struct stplr_info {
 /*
  * On a channel: the message or pulse of the highest priority, of those the oldest. With O_NONBLOCK it is
  * EAGAIN at once where there is none, whatever the timeout; clients wait for their servers all the same. Senders whose
- * memory cannot be read get EFAULT and are passed over. ETIMEDOUT, EINTR.
+ * memory cannot be read get EFAULT and are passed over: but when the time is up, no more than some of them, and
+ * then it is EAGAIN or ETIMEDOUT though others are queued, of which poll and its like tell anew. ETIMEDOUT, EINTR.
  */
 #define STPLR_RECEIVE _IOWR(STPLR_IOCTL, 68, struct stplr_receive)
 

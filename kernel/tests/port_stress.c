@@ -491,6 +491,7 @@ static void one_round(unsigned int *seed)
 		torment(seed);
 		stplr_port_blocked(&port, look, NULL);
 		stplr_port_readable(&port);
+		stplr_port_remind(&port);
 		stplr_port_cancel(&port, is_one_of_few, NULL, -EBADF);
 		if (stplr_port_urgency(&port) > 2)
 			die("a priority that nobody has");

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Pulses, and in which order they and messages are received. */
+#include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -159,6 +162,63 @@ static void poll_tells_of_messages_and_of_the_end(void)
 	IS(-ESRCH, stplr_pulse(connection, 1, 1));
 }
 
+/* More than a receiver passes over in one call, on whatever machine. */
+enum { UNREADABLE = 100 };
+
+static int bad_connection;
+
+static void *send_unreadable(void *unused)
+{
+	IS(-EFAULT, stplr_send(bad_connection, (void *)0x10000, 8192, NULL, 0, NULL));
+	return NULL;
+}
+
+static void send_all_unreadable(void)
+{
+	pthread_t threads[UNREADABLE];
+
+	for (int i = 0; i < UNREADABLE; i++)
+		OK(pthread_create(&threads[i], NULL, send_unreadable, NULL));
+	for (int i = 0; i < UNREADABLE; i++)
+		OK(pthread_join(threads[i], NULL));
+}
+
+/* Who polls for edges, and receives until there is nothing, looks again only if it is told to. */
+static void who_is_behind_unreadable_ones_is_told_of_again(void)
+{
+	struct epoll_event event = { .events = EPOLLIN | EPOLLET };
+	int channel = stplr_channel_create("seen", 0600, 0), epoll = epoll_create1(0);
+	int connection = new_connection(channel, 0), gave_up = 0;
+	unsigned int number = number_of("seen");
+	struct stplr_receive received;
+	char buffer[8192];
+	long length;
+
+	bad_connection = connection;
+	pid_t bad = CLIENT(channel, connection, { send_all_unreadable(); });
+
+	AWAIT_LINE(FOLDER "channels", "%u %u 0 0 ", number, UNREADABLE);
+	pid_t good = CLIENT(channel, connection, {
+		IS(0, stplr_send(connection, "good", 4, NULL, 0, NULL));
+	});
+
+	AWAIT_LINE(FOLDER "channels", "%u %u 0 0 ", number, UNREADABLE + 1);
+	OK(fcntl(channel, F_SETFL, O_NONBLOCK));
+	OK(epoll_ctl(epoll, EPOLL_CTL_ADD, channel, &event));
+	IS(1, epoll_wait(epoll, &event, 1, 0));
+	while ((length = stplr_receive(channel, buffer, sizeof(buffer), 0, &received)) == -EAGAIN) {
+		gave_up++;
+		IS(1, epoll_wait(epoll, &event, 1, 0));
+	}
+	CHECK(length == 4 && gave_up);
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(good);
+	join(bad);
+	/* And of nothing it is not told. */
+	IS(-EAGAIN, stplr_receive(channel, buffer, sizeof(buffer), 0, &received));
+	IS(0, epoll_wait(epoll, &event, 1, 0));
+}
+
 static void a_pulse_that_cannot_be_told_keeps_its_place(void)
 {
 	int channel = new_channel(0), connection = new_connection(channel, 0);
@@ -186,6 +246,8 @@ static const struct test tests[] = {
 	  a_pulse_may_have_less_priority_than_its_sender },
 	{ "pulses and messages stand in one queue", pulses_and_messages_stand_in_one_queue },
 	{ "poll tells of messages and of the end", poll_tells_of_messages_and_of_the_end },
+	{ "who is behind unreadable ones is told of again",
+	  who_is_behind_unreadable_ones_is_told_of_again },
 	{ "a pulse that cannot be told of keeps its place",
 	  a_pulse_that_cannot_be_told_keeps_its_place },
 };
