@@ -3,6 +3,7 @@
 
 #include <linux/file.h>
 #include <linux/fs.h>
+#include <linux/minmax.h>
 #include <linux/module.h>
 #include <linux/sched.h>
 #include <linux/seq_file.h>
@@ -13,6 +14,7 @@
 #include "control.h"
 #include "message.h"
 #include "park.h"
+#include "priority.h"
 #include "pulse.h"
 #include "region.h"
 #include "words.h"
@@ -65,7 +67,9 @@ static void free_death(struct death *death)
 
 static void send_death(struct death *death)
 {
-	if (!stplr_port_post(&death->told->port, &death->pulse->item, 0))
+	struct stplr_item *item = &death->pulse->item;
+
+	if (!stplr_port_post(&death->told->port, item, item->priority))
 		death->pulse = NULL;
 	free_death(death);
 }
@@ -88,6 +92,8 @@ static struct death *new_death(struct stplr_connection *connection, struct stplr
 		free_death(death);
 		return ERR_CAST(pulse);
 	}
+	/* A server that is busy with ordinary messages would not learn of it with less. */
+	pulse->item.priority = max(stplr_priority_of_current(), STPLR_PRIORITY_NORMAL);
 	death->pulse = pulse;
 	return death;
 }
@@ -241,8 +247,13 @@ static int connection_release(struct inode *inode, struct file *file)
 {
 	struct stplr_connection *connection = file->private_data;
 
+	/*
+	 * Whoever was less urgent, the server has to learn of it; and nobody gets ahead of ordinary clients by
+	 * coming and going, however urgent the server is.
+	 */
 	if (connection->goodbye &&
-	    !stplr_port_post(&connection->channel->port, &connection->goodbye->item, 0))
+	    !stplr_port_post(&connection->channel->port, &connection->goodbye->item,
+			     STPLR_PRIORITY_NORMAL))
 		connection->goodbye = NULL;
 	connection_free(connection);
 	return 0;

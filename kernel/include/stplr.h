@@ -58,7 +58,10 @@
  */
 #define STPLR_CHANNEL_INHERIT 4u
 
-/* Codes of pulses from the kernel; those of programs are not negative. */
+/*
+ * Codes of pulses from the kernel; those of programs are not negative. DISCONNECT has the priority of a thread of
+ * nice 0, which is 20; DEATH that of the thread that asked for it, and at least that; UNBLOCK that of the message.
+ */
 #define STPLR_PULSE_DISCONNECT (-1)
 #define STPLR_PULSE_UNBLOCK (-2)
 #define STPLR_PULSE_DEATH (-3)

@@ -137,6 +137,61 @@ static void pulses_and_messages_stand_in_one_queue(void)
 	join(client);
 }
 
+static void message_of_nice(int connection, int nice)
+{
+	OK(setpriority(PRIO_PROCESS, 0, nice));
+	IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+}
+
+static void watch_as_real_time(int connection, int channel)
+{
+	struct sched_param real_time = { .sched_priority = 10 }, other = {};
+
+	OK(sched_setscheduler(0, SCHED_FIFO, &real_time));
+	OK(stplr_death(connection, channel, 50));
+	OK(sched_setscheduler(0, SCHED_OTHER, &other));
+}
+
+/* However busy a server is, and whatever is less urgent than that, it learns who has gone. */
+static void what_has_ended_is_told_in_turn(void)
+{
+	int channel = stplr_channel_create("seen", 0600, STPLR_CHANNEL_DISCONNECT);
+	int connection = new_connection(channel, 0);
+	/* In the order they come: code of a pulse, or 0 for a message, and the priority. */
+	static const int order[][2] = { { STPLR_PULSE_DEATH, 50 }, { 0, 20 },
+					{ STPLR_PULSE_DISCONNECT, 20 }, { STPLR_PULSE_DEATH, 20 },
+					{ 0, 20 }, { 0, 10 } };
+	unsigned int number = number_of("seen");
+	struct stplr_receive received;
+	pid_t clients[3];
+
+	clients[0] = CLIENT(channel, connection, { message_of_nice(connection, 10); });
+	AWAIT_LINE(FOLDER "channels", "%u 1 0 0 ", number);
+	clients[1] = CLIENT(channel, connection, { message_of_nice(connection, 0); });
+	AWAIT_LINE(FOLDER "channels", "%u 2 0 0 ", number);
+
+	int gone = new_connection(channel, 7), servers[2] = { new_channel(0), new_channel(0) };
+	int watched = new_connection(servers[0], 0);
+
+	OK(setpriority(PRIO_PROCESS, 0, 15));
+	OK(stplr_death(watched, channel, 20));
+	watch_as_real_time(new_connection(servers[1], 0), channel);
+	close(gone);
+	close(servers[0]);
+	close(servers[1]);
+	clients[2] = CLIENT(channel, connection, { message_of_nice(connection, 0); });
+	AWAIT_LINE(FOLDER "channels", "%u 3 0 0 ", number);
+	for (int i = 0; i < 6; i++) {
+		IS(0, stplr_receive(channel, NULL, 0, 0, &received));
+		IS(order[i][0], received.pulse ? received.code : 0);
+		IS(order[i][1], received.priority);
+		if (!received.pulse)
+			IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	}
+	for (int i = 0; i < 3; i++)
+		join(clients[i]);
+}
+
 static void poll_tells_of_messages_and_of_the_end(void)
 {
 	int channel = new_channel(0), connection = new_connection(channel, 0);
@@ -245,6 +300,7 @@ static const struct test tests[] = {
 	{ "a pulse may have less priority than its sender, not more",
 	  a_pulse_may_have_less_priority_than_its_sender },
 	{ "pulses and messages stand in one queue", pulses_and_messages_stand_in_one_queue },
+	{ "what has ended is told in turn", what_has_ended_is_told_in_turn },
 	{ "poll tells of messages and of the end", poll_tells_of_messages_and_of_the_end },
 	{ "who is behind unreadable ones is told of again",
 	  who_is_behind_unreadable_ones_is_told_of_again },

@@ -293,7 +293,9 @@ void SharedConnection::watch_death(const std::shared_ptr<Channel>& channel, std:
   check_open();
   leave_parents();
   if (death_) throw SystemError(EBUSY, "its death is watched already");
-  auto death = std::make_shared<Death>(channel, value, branch_.duplicate(), maker_, own_priority());
+  // A server that is busy with ordinary messages would not learn of it with less.
+  const int priority = std::max(own_priority(), kNormalPriority);
+  auto death = std::make_shared<Death>(channel, value, branch_.duplicate(), maker_, priority);
   death->start();
   death_ = std::move(death);
 }

@@ -62,7 +62,9 @@ void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
   if ((flags_ & FARCALL_DISCONNECT) != 0)
     queue({.code = FARCALL_PULSE_DISCONNECT,
            .value = link->number,
-           .priority = own_priority(),
+           // The server learns of it however busy it is; but who comes and goes without end gets
+           // ahead of nobody, however urgent the server's own threads are.
+           .priority = kNormalPriority,
            .link = nullptr,
            .user = link->user,
            // Who comes and goes without end fills no memory with pulses that nobody receives.

@@ -422,5 +422,29 @@ TEST(MessagePriority, AThreadWhoseChildrenAreNotInRealTimeIsStillInRealTime) {
   EXPECT_EQ(served(&higher), 50);
 }
 
+void is_told_of_ends_as_an_ordinary_thread() {
+  Channel channel(FARCALL_DISCONNECT);
+  const Channel watched;
+  ASSERT_EQ(farcall_watch_death(watched.connection, channel.id, 5), 0) << std::strerror(errno);
+  ASSERT_EQ(farcall_disconnect(farcall_connect(channel.id)), 0);
+  const Message gone = receive(channel.id);
+  EXPECT_EQ(gone.info.code, FARCALL_PULSE_DISCONNECT);
+  EXPECT_EQ(gone.info.priority, 20);
+  EXPECT_EQ(farcall_channel_destroy(watched.id), 0);
+  const Message death = receive(channel.id);
+  EXPECT_EQ(death.info.code, FARCALL_PULSE_DEATH);
+  EXPECT_EQ(death.info.priority, 20);
+}
+
+// Else a server that is busy with anybody's messages would not learn of it.
+TEST(MessagePriority, WhatHasEndedIsToldAsByAnOrdinaryThreadHoweverNiceTheServerIs) {
+  Child nice([] {
+    be_nice(10);
+    Child server(is_told_of_ends_as_an_ordinary_thread);  // with all threads that it will have
+    EXPECT_EQ(server.join(), 0);
+  });
+  EXPECT_EQ(nice.join(), 0);
+}
+
 }  // namespace
 }  // namespace farcall::message::test
