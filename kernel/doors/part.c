@@ -185,8 +185,10 @@ int stplr_result_make(struct stplr_message *message, u64 from, size_t size, int 
 	*peer_error = 0;
 	if (!access_ok(u64_to_user_ptr(from), size))
 		return -EFAULT;
-	/* A write beyond RLIMIT_FSIZE would be the end of the server, which has not asked for a file. */
-	if (size > MAX_RW_COUNT || size > rlimit(RLIMIT_FSIZE)) {
+	/* A write beyond it would be the end of the server, which has not asked for a file. */
+	if (size > rlimit(RLIMIT_FSIZE))
+		return -EFBIG;
+	if (size > MAX_RW_COUNT) {
 		*peer_error = -ENOMEM;
 		return 0;
 	}

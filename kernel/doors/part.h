@@ -61,7 +61,7 @@ void stplr_door_part_put(struct stplr_message *message);
  *
  * The pages are a file that nobody has a descriptor of, in the client's memory cgroup; those that the bytes
  * are in stay the caller's. It is charged to the server while it is made, to the client from then on.
- * Return: 0, -EFAULT, -EINTR.
+ * Return: 0, -EFAULT, -EINTR, -EFBIG (RLIMIT_FSIZE), which are the caller's fault.
  */
 int stplr_result_make(struct stplr_message *message, u64 from, size_t size, int *peer_error);
 

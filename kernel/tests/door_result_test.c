@@ -87,19 +87,31 @@ static void a_result_that_cannot_be_mapped_is_EOVERFLOW(void)
 	}));
 }
 
-static void a_server_does_not_end_by_its_limit_of_file_sizes(void)
+/* It does not end by that, and the client waits for what it can be given. */
+static void a_server_is_told_of_its_limit_of_file_sizes(void)
 {
+	enum { SIZE = 1 << 20 };
+	static uint8_t bytes[SIZE];
 	int pool = new_pool(), door = new_door(pool);
-	size_t size = 1 << 20;
-	pid_t client = CALLER(pool, {
-		IS(-EOVERFLOW, call_door(door, &size, sizeof(size), NULL, 0));
-		size = 1 << 10;
-		IS(size, call_door(door, &size, sizeof(size), NULL, 0));
-	});
-	struct rlimit limit = { .rlim_cur = 1 << 19, .rlim_max = 1 << 19 };
+	struct rlimit limit = { .rlim_cur = SIZE / 2, .rlim_max = SIZE / 2 };
+	struct serving serving = { .pool = pool };
+	struct stplr_door_desc one = passed(0);
+	uint64_t id;
+	pid_t client = CALLER(pool, { IS(SIZE / 2, knock(door)); });
 
 	OK(setrlimit(RLIMIT_FSIZE, &limit));
-	start_serving(fill_room, pool);
+	IS(0, serve(&serving));
+	id = serving.arguments.id;
+	serving.arguments.flags = STPLR_RETURN_ONLY;
+	for (unsigned int count = 0; count < 2; count++) {
+		serving.arguments.id = id;
+		serving.arguments.descriptors = (uintptr_t)&one;
+		serving.arguments.count = count;
+		IS(-EFBIG, answer(&serving, bytes, SIZE / 2 + 1));
+	}
+	serving.arguments.id = id;
+	serving.arguments.count = 0;
+	IS(0, answer(&serving, bytes, SIZE / 2));
 	join(client);
 }
 
@@ -238,8 +250,8 @@ static const struct test tests[] = {
 	{ "a result of just the room is not mapped", a_result_of_just_the_room_is_not_mapped },
 	{ "a result that cannot be mapped is EOVERFLOW",
 	  a_result_that_cannot_be_mapped_is_EOVERFLOW },
-	{ "a server does not end by its limit of file sizes",
-	  a_server_does_not_end_by_its_limit_of_file_sizes },
+	{ "a server is told of its limit of file sizes",
+	  a_server_is_told_of_its_limit_of_file_sizes },
 	{ "a result counts for the client while it is on its way",
 	  a_result_counts_for_the_client_while_it_is_on_its_way },
 	{ "a result counts for its server while it is made",
