@@ -193,12 +193,12 @@ struct stplr_door_path {
  * On a pool, by a thread of its creator (EPERM): answers the call that this thread has, and waits for the
  * next of any door of the pool. A client that is gone is passed over. What the client has no room
  * for is mapped there. E2BIG (the client takes no result, or too many descriptors), EFAULT, EINVAL (no
- * such descriptor), EFBIG (more to be mapped than RLIMIT_FSIZE) fail before anything is sent or received, and
- * the client waits on. A call ends with
- * the thread that has it, unless it is deferred: then it is the pool's, and any thread of the creator
- * answers it by its id, once, also where its client is gone. ENOMEM, EDQUOT; ESRCH: this thread has no
- * such call, or the client has gone: there is nothing to answer. Whatever a thread that ends in its wait
- * has received is told in received_count, if that was 0 before. ESRCH: the pool has ended; EINTR.
+ * such descriptor), EFBIG (more to be mapped than RLIMIT_FSIZE) fail before anything is sent or received,
+ * and the client waits on. A call ends with the thread that has it, unless it is deferred: then it is the
+ * pool's, and any thread of the creator answers it by its id, once, also where its client is gone. ENOMEM,
+ * EDQUOT; ESRCH: this thread has no such call, or the client has gone: there is nothing to answer. Whatever
+ * a thread that ends in its wait has received is told in received_count, if that was 0 before. ESRCH: the
+ * pool has ended; EINTR.
  */
 #define STPLR_DOOR_RETURN _IOWR(STPLR_IOCTL, 99, struct stplr_door_return)
 
