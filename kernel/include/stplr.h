@@ -232,7 +232,8 @@ struct stplr_info {
 /*
  * On a channel: answers a message that this process received there. Never waits for the client.
  * Returns the number of bytes. ESRCH: no client waits for that answer (any more), as far as the module
- * knows (see SEND).
+ * knows (see SEND). EFAULT: the client waits on, and of several buffers those before the one that cannot
+ * be read may be in its room already, of which it is not told.
  */
 #define STPLR_REPLY _IOW(STPLR_IOCTL, 69, struct stplr_reply)
 
