@@ -223,7 +223,7 @@ void Door::check_references(std::size_t own) noexcept {
     // somebody to whom the program has passed it by other means than ours.
     if (own > 0 && count > 0) count += own - 1;
     count += attachments().size();
-    if (count == 0 || !counts_references()) return;
+    if (!counts_references()) return;
     bool tell = false;
     bool changed = false;
     {
@@ -232,6 +232,7 @@ void Door::check_references(std::size_t own) noexcept {
         was_referenced_ = true;
         changed = is_unref_.exchange(false, std::memory_order_relaxed);
       } else if (was_referenced_ && !is_active()) {
+        // Where none is left, there was one between this look and the last.
         was_referenced_ = false;
         is_unref_.store(true, std::memory_order_relaxed);
         changed = true;
@@ -240,9 +241,29 @@ void Door::check_references(std::size_t own) noexcept {
       }
     }
     if (changed) publish();
-    if (tell) port_.post(endpoint_);
+    if (tell) post_notice();
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion
   }
+}
+
+// The last reference may go before a thread has come to take it.
+void Door::post_notice() {
+  {
+    const std::lock_guard guard(lock_);
+    if (notices_++ == 0) until_told_ = shared_from_this();
+  }
+  try {
+    port_.post(endpoint_);
+  } catch (...) {
+    notice_taken();
+    throw;
+  }
+}
+
+void Door::notice_taken() noexcept {
+  std::shared_ptr<Door> last;  // outlives the lock
+  const std::lock_guard guard(lock_);
+  if (--notices_ == 0) last = std::move(until_told_);
 }
 
 // seq_cst, as in call_ended(): whose call is seen here to go on sees that somebody waits for it.

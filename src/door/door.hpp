@@ -82,9 +82,11 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   int set_param(int which, std::uint64_t value);
   void revoke() noexcept { endpoint_->close(); }
   [[nodiscard]] bool revoked() const noexcept { return endpoint_->closed(); }
-  // Counts who refers to the door, tells it when one is left and drops it when none is. `own`: how
-  // many descriptors this process has of it.
+  // Counts who refers to the door, and tells it when one is left, or was. `own`: how many
+  // descriptors this process has of it.
   void check_references(std::size_t own) noexcept;
+  // A thread has come to do that; it keeps the door itself.
+  void notice_taken() noexcept;
   // Somebody more refers to the door.
   void referenced();
   [[nodiscard]] bool counts_references() const noexcept {
@@ -143,6 +145,7 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   UniqueFd make_branch(std::optional<uid_t> user, std::optional<mode_t> mode);
   // Returns whether clients think that there is none.
   bool note_reference() noexcept;
+  void post_notice();
   // A notification that comes once is no attribute any more once it has come.
   [[nodiscard]] unsigned shown_attributes() const noexcept;
   [[nodiscard]] int admit_descriptors(std::size_t count) const noexcept;
@@ -166,6 +169,8 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   mutable std::mutex lock_;  // protects all below
   std::vector<std::shared_ptr<Attachment>> attachments_;
   bool was_referenced_ = false;
+  std::size_t notices_ = 0;           // posted, and not taken yet
+  std::shared_ptr<Door> until_told_;  // this one, while there are any
 };
 
 // A door that this process has a descriptor of, its own or another's.

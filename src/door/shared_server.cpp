@@ -206,6 +206,8 @@ class SharedServer final : public Server, public ClientDeathObserver {
   }
   Door& door = *door_;
   serving = true;
+  if (incoming_.notice()) [[unlikely]]
+    door.notice_taken();
   if (const int error = refusal(door); error != 0) [[unlikely]] {
     incoming_.refuse(error);
     serving = false;

@@ -87,6 +87,48 @@ TEST(DoorReferences, AreCountedAlsoWhereTheTableIsFull) {
   told.expect(1);
 }
 
+// The last goes before anybody has counted that it was the last: a call in progress has it wait.
+TEST(DoorReferences, ThatAllGoAtOnceAreToldOf) {
+  if (over_module()) GTEST_SKIP() << "the module does not wait for calls";
+  struct Slow {
+    Event begun;
+    Event go_on;
+    Told told;
+    void operator()(char* data, size_t size, door_desc_t* descriptors, uint_t count) {
+      if (static_cast<void*>(data) == DOOR_UNREF_DATA) told(data, size, descriptors, count);
+      begun.happens();
+      go_on.await();
+      answer("x");
+    }
+  };
+  auto& slow = lasting<Slow>();
+  const int door = make_door(slow, DOOR_UNREF);
+  const int second = ::dup(door);
+  Caller caller(door, "x");
+  ASSERT_TRUE(slow.begun.wait());
+  ::close(second);
+  ::close(door);
+  slow.told.expect(0);
+  slow.go_on.happens();
+  EXPECT_EQ(caller.reply().error, 0);
+  slow.told.expect(1);
+}
+
+// The last goes when it has been counted, and no thread has come yet to tell of it.
+TEST(DoorReferences, ThatAllGoBeforeThereIsAThreadAreToldOf) {
+  if (over_module()) GTEST_SKIP() << "the module makes threads by itself";
+  in_child([] {
+    ::door_server_create([](door_info_t*) {});
+    auto& told = lasting<Told>();
+    const int door = make_door(told, DOOR_UNREF);
+    ::close(::dup(door));
+    ::close(door);
+    told.expect(0);
+    std::thread([] { ::door_return(nullptr, 0, nullptr, 0); }).detach();
+    told.expect(1);
+  });
+}
+
 int most_events() {
   std::ifstream file("/proc/sys/fs/inotify/max_queued_events");
   int count = 0;
