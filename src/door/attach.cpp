@@ -59,7 +59,7 @@ bool may_attach(uid_t user, uid_t owner_of_file) noexcept {
 // What a file is said to be by what the kernel has of it, without asking whoever serves it: that
 // may be another process, which need not answer.
 bool known_status(int file, struct statx& status) noexcept {
-  return ::statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &status) == 0;
+  return real::statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &status) == 0;
 }
 
 // Tells attachments when the last name of their file goes. The kernel lets a user have few

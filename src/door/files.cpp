@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -119,20 +120,40 @@ void see_door(int fd, struct stat& status) noexcept {
   errno = saved;
 }
 
-int stat_at(int directory, const char* path, struct stat* status, int flags) {
-  const int result = real::fstatat(directory, path, status, flags);
-  if (result != 0) return result;
+// `status` is what the kernel says of a path: as a door's, where one is attached there.
+void see_attached(int directory, const char* path, int flags, struct stat& status) noexcept {
   const bool of_descriptor = (flags & AT_EMPTY_PATH) != 0 && (path == nullptr || path[0] == 0);
-  if (of_descriptor) see_door(directory, *status);
-  if (!may_be_attached(*status)) return 0;
+  if (of_descriptor) see_door(directory, status);
+  if (!may_be_attached(status)) return;
   const int saved = errno;
   const bool attached =
-      of_descriptor ? (!kernel::may_be_mounted(*status) && shared::is_attached(*status)) ||
+      of_descriptor ? (!kernel::may_be_mounted(status) && shared::is_attached(status)) ||
                           kernel::is_attached(directory)
                     : is_attached(directory, path,
-                                  (flags & AT_SYMLINK_NOFOLLOW) != 0 ? O_NOFOLLOW : 0, *status);
-  if (attached) status->st_mode = kDoorType | (status->st_mode & kPermissions);
+                                  (flags & AT_SYMLINK_NOFOLLOW) != 0 ? O_NOFOLLOW : 0, status);
+  if (attached) status.st_mode = kDoorType | (status.st_mode & kPermissions);
   errno = saved;
+}
+
+int stat_at(int directory, const char* path, struct stat* status, int flags) {
+  const int result = real::fstatat(directory, path, status, flags);
+  if (result == 0) see_attached(directory, path, flags, *status);
+  return result;
+}
+
+// Asks for what it takes to tell, whatever the program wants to know.
+int statx_at(int directory, const char* path, int flags, unsigned mask, struct statx* status) {
+  constexpr unsigned kNeeded = STATX_TYPE | STATX_MODE | STATX_INO | STATX_UID;
+  const int result = real::statx(directory, path, flags, mask | kNeeded, status);
+  if (result != 0) return result;
+  struct stat seen {};
+  seen.st_mode = status->stx_mode;
+  seen.st_uid = status->stx_uid;
+  seen.st_ino = status->stx_ino;
+  seen.st_dev = makedev(status->stx_dev_major, status->stx_dev_minor);
+  seen.st_rdev = makedev(status->stx_rdev_major, status->stx_rdev_minor);
+  see_attached(directory, path, flags, seen);
+  status->stx_mode = static_cast<std::uint16_t>(seen.st_mode);
   return 0;
 }
 
@@ -304,6 +325,10 @@ int lstat(const char* path, struct stat* status) noexcept {
 }
 int fstatat(int directory, const char* path, struct stat* status, int flags) noexcept {
   return stat_at(directory, path, status, flags);
+}
+int statx(int directory, const char* path, int flags, unsigned mask,
+          struct statx* status) noexcept {
+  return statx_at(directory, path, flags, mask, status);
 }
 #if defined(__LP64__)
 // The same structure there.

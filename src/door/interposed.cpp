@@ -26,6 +26,11 @@ int fstatat(int directory, const char* path, struct stat* status, int flags) noe
   return next<"fstatat", int(int, const char*, struct stat*, int)>()(directory, path, status,
                                                                      flags);
 }
+int statx(int directory, const char* path, int flags, unsigned mask,
+          struct statx* status) noexcept {
+  return next<"statx", int(int, const char*, int, unsigned, struct statx*)>()(directory, path,
+                                                                              flags, mask, status);
+}
 
 // Another library may come before this one, and this one may have been loaded for one object alone.
 const bool detail::sees_all =
@@ -39,6 +44,7 @@ namespace {
   (void)next<"openat", int(int, const char*, int, ...)>();
   (void)next<"fstat", int(int, struct stat*)>();
   (void)next<"fstatat", int(int, const char*, struct stat*, int)>();
+  (void)next<"statx", int(int, const char*, int, unsigned, struct statx*)>();
   (void)next<"dup", int(int)>();
   (void)next<"dup2", int(int, int)>();
   (void)next<"dup3", int(int, int, int)>();

@@ -229,7 +229,7 @@ bool may_be_door(int fd) noexcept {
   const int saved = errno;
   struct stat status {};
   struct statx known {};
-  bool may_be = ::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &known) == 0;
+  bool may_be = real::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &known) == 0;
   if (may_be) {
     status.st_mode = known.stx_mode;
     status.st_rdev = makedev(known.stx_rdev_major, known.stx_rdev_minor);

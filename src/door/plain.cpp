@@ -13,6 +13,10 @@ int fstat(int fd, struct stat* status) noexcept { return ::fstat(fd, status); }
 int fstatat(int directory, const char* path, struct stat* status, int flags) noexcept {
   return ::fstatat(directory, path, status, flags);
 }
+int statx(int directory, const char* path, int flags, unsigned mask,
+          struct statx* status) noexcept {
+  return ::statx(directory, path, flags, mask, status);
+}
 
 // The program's functions are not ours, and tell of nothing.
 const bool detail::sees_all = false;

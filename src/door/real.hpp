@@ -14,6 +14,7 @@ int close(int fd);
 int openat(int directory, const char* path, int flags, mode_t mode);
 int fstat(int fd, struct stat* status) noexcept;
 int fstatat(int directory, const char* path, struct stat* status, int flags) noexcept;
+int statx(int directory, const char* path, int flags, unsigned mask, struct statx* status) noexcept;
 
 namespace detail {
 extern const bool sees_all;

@@ -184,6 +184,28 @@ TEST_F(DoorAttach, StatSaysItIsADoor) {
   EXPECT_TRUE(S_ISREG(status.st_mode));
 }
 
+TEST_F(DoorAttach, StatxSaysItIsADoor) {
+  const std::string plain = sandbox.file("plain");
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  in_server_and_client([&] {
+    const UniqueFd opened(::open(path.c_str(), O_RDONLY));
+    struct statx status {};
+    const auto is_door = [&](int directory, const char* name, int flags, unsigned mask) {
+      status = {};
+      EXPECT_EQ(::statx(directory, name, flags, mask, &status), 0) << std::strerror(errno);
+      return S_ISDOOR(status.stx_mode);
+    };
+    EXPECT_TRUE(is_door(AT_FDCWD, path.c_str(), 0, STATX_BASIC_STATS));
+    EXPECT_EQ(status.stx_mode & 07777, 0644);
+    EXPECT_TRUE(is_door(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW, STATX_MODE));
+    EXPECT_TRUE(is_door(opened.get(), "", AT_EMPTY_PATH, STATX_TYPE));
+    EXPECT_EQ(status.stx_mode & 07777, 0644);
+    EXPECT_FALSE(is_door(AT_FDCWD, plain.c_str(), 0, STATX_BASIC_STATS));
+    EXPECT_EQ(::statx(AT_FDCWD, (plain + "x").c_str(), 0, STATX_TYPE, &status), -1);
+    EXPECT_EQ(errno, ENOENT);
+  });
+}
+
 TEST_F(DoorAttach, FstatSaysItIsADoor) {
   FARCALL_SKIP_UNDER_TSAN("has an fstat() of its own");
   ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
