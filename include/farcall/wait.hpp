@@ -207,8 +207,15 @@ inline void relax() noexcept {
 
 // Takes the doorbells out of a lifeline, and whatever else the user of that lifeline sends.
 struct Drain {
+  static constexpr int kUnknown = -1;
+  static constexpr int kEnded = -2;
+
   void (*take)(void* context, int lifeline) noexcept;
   void* context;
+  // The peer's end may be held by others as well, which outlive it: children that were made by a
+  // system call of its own. So where a wait lasts this is asked for a descriptor that is readable
+  // once the peer's process has ended, or one of the two above; with false, to let go of it.
+  int (*watch_process)(void* context, bool on) noexcept = nullptr;
 };
 // For lifelines in which there is nothing but doorbells.
 void drop_doorbells(void* context, int lifeline) noexcept;
@@ -435,6 +442,7 @@ class Waiter {
   void note_processor(WaitState& mine) noexcept;
   bool shares_processor(const WaitState& peer) const noexcept;
   void learn(std::int64_t waited) noexcept;
+  class ProcessWatch;
   std::int64_t spin_budget() noexcept;
   void judge_spin(Outcome outcome, std::int64_t now) noexcept;
 
@@ -442,6 +450,7 @@ class Waiter {
   int doorbell_ = -1;
   WaitMode mode_ = WaitMode::adaptive;
   Drain drain_{drop_doorbells, nullptr};
+  int process_ = Drain::kUnknown;  // the peer's, while it is watched
   bool streaming_ = false;
   bool cancellable_ = false;
   bool in_company_ = false;

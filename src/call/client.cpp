@@ -3,12 +3,14 @@
 
 #include <poll.h>
 
+#include <array>
 #include <cerrno>
 #include <mutex>
 #include <optional>
 
 #include "call/calls_in_progress.hpp"
 #include "farcall/error.hpp"
+#include "socket/peer.hpp"
 
 namespace farcall {
 namespace {
@@ -23,10 +25,14 @@ namespace {
 }
 
 // A server that ends drops what it has been asked for just before its port hangs up; if it has to
-// wait for a processor in between, or is one of many that are killed, that takes a while.
+// wait for a processor in between, or is one of many that are killed, that takes a while. What its
+// children hold of the port does not hang up.
 bool hangs_up(int port, Deadline deadline) noexcept {
   constexpr std::chrono::seconds kBetween{1};
-  return call::hung_up(port, std::min(deadline, Deadline::after(kBetween)));
+  const process::NoCancel guard;
+  const call::WatchedProcess maker(port);
+  const Deadline then = std::min(deadline, Deadline::after(kBetween));
+  return maker.ended || call::hung_up(port, then, maker.descriptor.get());
 }
 
 // What a wait has come to that ended before the server's time was up; ok: it did not.
@@ -40,12 +46,13 @@ Outcome past(Deadline deadline) noexcept {
 namespace call {
 
 // A port that has been closed takes sessions no more, but may not have told those under way.
-bool hung_up(int port, Deadline deadline) noexcept {
+bool hung_up(int port, Deadline deadline, int process) noexcept {
   const process::NoCancel guard;
-  pollfd entry{.fd = port, .events = POLLRDHUP, .revents = 0};
+  std::array<pollfd, 2> entries{{{.fd = port, .events = POLLRDHUP, .revents = 0},
+                                 {.fd = process, .events = POLLIN, .revents = 0}}};
   for (;;) {
     const timespec left = deadline.left();
-    const int count = ::ppoll(&entry, 1, &left, nullptr);
+    const int count = ::ppoll(entries.data(), process < 0 ? 1 : 2, &left, nullptr);
     if (count >= 0 || errno != EINTR) return count > 0;
   }
 }
@@ -151,7 +158,7 @@ std::unique_ptr<call::ClientSession> Client::State::await(call::SessionRequest& 
   std::unique_ptr<call::ClientSession> session;
   {
     const call::OpenSessions::Wait wait(*open, request.socket());
-    session = request.await(mode_, cancellable, deadline, since, outcome);
+    session = request.await(port, mode_, cancellable, deadline, since, outcome);
   }
   if (outcome == Outcome::peer_gone && !hangs_up(port, deadline))
     throw SystemError(EAGAIN, "the server has no room for a further client");
@@ -178,7 +185,7 @@ std::unique_ptr<call::ClientSession> Client::State::take(int port, bool cancella
   if (auto session = take_idle()) return session;
   try {
     port = port_or_own(port);
-    if (hung_up(port)) {
+    if (hung_up(port) || has_peer_ended(port)) {
       outcome = Outcome::peer_gone;
       return nullptr;
     }

@@ -61,8 +61,9 @@ class Client::State {
 
 namespace call {
 
-// Whether a port's socket says that nobody serves there any more, or comes to say so by then.
-bool hung_up(int port, Deadline deadline = Deadline::now()) noexcept;
+// Whether a port's socket says that nobody serves there any more, or comes to say so by then;
+// `process`: or that becomes readable, where it is not -1.
+bool hung_up(int port, Deadline deadline = Deadline::now(), int process = -1) noexcept;
 // Whether that error says so.
 bool means_gone(const SystemError& error) noexcept;
 // Whether a session may be used on: its call has been answered, be there room for that or not.

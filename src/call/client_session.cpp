@@ -31,10 +31,13 @@ bool is_programs_signal(SignalCount since) noexcept {
   return since != SignalCount::now() || catches_uncounted_signals();
 }
 
-// Waits until the server has answered at `socket`. Signals interrupt only where there is a `since`.
-Outcome await_answer(int socket, bool cancellable, Deadline deadline,
+// Waits until the server has answered at `socket`, or `process` is readable, where it is not -1.
+// Signals interrupt only where there is a `since`.
+Outcome await_answer(int socket, int process, bool cancellable, Deadline deadline,
                      std::optional<SignalCount> since) {
-  pollfd entry{.fd = socket, .events = POLLIN | POLLRDHUP, .revents = 0};
+  std::array<pollfd, 2> entries{{{.fd = socket, .events = POLLIN | POLLRDHUP, .revents = 0},
+                                 {.fd = process, .events = POLLIN, .revents = 0}}};
+  const nfds_t entry_count = process < 0 ? 1 : 2;
   for (;;) {
     int count = 0;
     {
@@ -43,13 +46,29 @@ Outcome await_answer(int socket, bool cancellable, Deadline deadline,
       const timespec left = deadline.left();
       int before = 0;
       if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
-      count = ::ppoll(&entry, 1, deadline.is_never() ? nullptr : &left, held.before());
+      count = ::ppoll(entries.data(), entry_count, deadline.is_never() ? nullptr : &left,
+                      held.before());
       if (cancellable) ::pthread_setcancelstate(before, nullptr);
     }
-    if (count > 0) return Outcome::ok;
+    if (count > 0) return entries[0].revents != 0 ? Outcome::ok : Outcome::peer_gone;
     if (count == 0) return deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
     if (since && is_programs_signal(*since)) return Outcome::interrupted;
   }
+}
+
+// The same, and after a while the death of the process that has made the port is noticed as well:
+// its children may hold what would tell of it. `expected`: as of SessionRequest.
+Outcome await_answer_or_death(int socket, int port, std::uint64_t expected, bool cancellable,
+                              Deadline deadline, std::optional<SignalCount> since) {
+  constexpr std::chrono::milliseconds kWhile{20};
+  const Deadline first = std::min(deadline, Deadline::after(kWhile));
+  const Outcome outcome = await_answer(socket, -1, cancellable, first, since);
+  if (outcome != Outcome::timed_out || first == deadline) return outcome;
+  WatchedProcess maker(port);
+  // By now the number may be another one's.
+  if (expected != 0 && socket_cookie(port) != expected) maker = {};
+  if (maker.ended) return Outcome::peer_gone;
+  return await_answer(socket, maker.descriptor.get(), cancellable, deadline, since);
 }
 
 // No longer than a server that means well can take to empty its socket.
@@ -86,7 +105,7 @@ PortFd<PrivateFd> private_port(int port) {
 
 SessionRequest::SessionRequest(int port, std::uint64_t expected, std::uint64_t retirements,
                                Deadline deadline, std::optional<SignalCount> since)
-    : made_after_(retirements), maker_(maker_of(port)) {
+    : made_after_(retirements), expected_(expected), maker_(maker_of(port)) {
   if (!maker_.trusted && behind(maker_.user))
     throw SystemError(EAGAIN, "too much that the server has sent waits to be closed");
   const PrivateFd memory = make_memory();
@@ -103,11 +122,11 @@ SessionRequest::SessionRequest(int port, std::uint64_t expected, std::uint64_t r
                    patience(deadline), since);
 }
 
-std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancellable,
+std::unique_ptr<ClientSession> SessionRequest::await(int port, WaitMode mode, bool cancellable,
                                                      Deadline deadline,
                                                      std::optional<SignalCount> since,
                                                      Outcome& outcome) {
-  outcome = await_answer(answers_.get(), cancellable, deadline, since);
+  outcome = await_answer_or_death(answers_.get(), port, expected_, cancellable, deadline, since);
   if (outcome != Outcome::ok) return nullptr;
   const NoFork guard;
   Packet packet = take_packet(answers_.get());

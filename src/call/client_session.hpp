@@ -92,10 +92,10 @@ class SessionRequest {
   SessionRequest(SessionRequest&&) noexcept = default;
   SessionRequest& operator=(SessionRequest&&) noexcept = default;
 
-  // Waits until the server has let it in; null where `outcome` is peer_gone, timed_out,
-  // would_block, interrupted (only where a `since` is given; it is the count of signals when the
-  // call began). Throws SystemError: the server's refusal.
-  std::unique_ptr<ClientSession> await(WaitMode mode, bool cancellable, Deadline deadline,
+  // Waits until the server has let it in, at that `port`, or has died; null where `outcome` is
+  // peer_gone, timed_out, would_block, interrupted (only where a `since` is given; it is the count
+  // of signals when the call began). Throws SystemError: the server's refusal.
+  std::unique_ptr<ClientSession> await(int port, WaitMode mode, bool cancellable, Deadline deadline,
                                        std::optional<SignalCount> since, Outcome& outcome);
   [[nodiscard]] std::uint64_t inode() const noexcept { return inode_; }
   // Where the server answers, and later the session is read.
@@ -107,6 +107,7 @@ class SessionRequest {
  private:
   std::uint64_t epoch_ = credentials_epoch();
   std::uint64_t made_after_;  // so many retirements of its client
+  std::uint64_t expected_;    // of the port
   Maker maker_;
   std::uint64_t inode_ = 0;  // of the memory
   PrivateMapping memory_;

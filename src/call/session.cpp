@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "farcall/error.hpp"
+#include "socket/peer.hpp"
 
 namespace farcall::call {
 
@@ -26,12 +27,32 @@ PrivateMapping adopt_session(UniqueFd&& fd, std::uint64_t* inode) {
   return mapping;
 }
 
+WatchedProcess::WatchedProcess(int socket) noexcept {
+  const NoFork guard;
+  PeerProcess peer = process_of_peer(socket);
+  ended = peer.ended;
+  descriptor = PrivateFd(std::move(peer.descriptor));
+}
+
 SessionBase::SessionBase(PrivateMapping memory, SessionSockets sockets, WaitMode mode)
     : memory_(std::move(memory)),
       sockets_(std::move(sockets)),
       waiter_(sockets_.mine.get(), mode,
-              {[](void* self, int) noexcept { static_cast<SessionBase*>(self)->drain(); }, this},
+              {.take = [](void* self, int) noexcept { static_cast<SessionBase*>(self)->drain(); },
+               .context = this,
+               .watch_process =
+                   [](void* self, bool on) noexcept {
+                     return static_cast<SessionBase*>(self)->watch_process(on);
+                   }},
               sockets_.theirs.get()) {}
+
+// Only meanwhile: sessions that nobody waits for cost no descriptor more. A thread that may be
+// cancelled while it waits may not be here.
+int SessionBase::watch_process(bool on) noexcept {
+  const NoCancel guard;
+  process_ = on ? WatchedProcess(sockets_.theirs.get()) : WatchedProcess();
+  return process_.ended ? Drain::kEnded : process_.descriptor.get();
+}
 
 void SessionBase::observe(const observe::Description& description) noexcept {
   entry_ = observe::Entry(description);

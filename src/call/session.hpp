@@ -159,6 +159,16 @@ struct SessionSockets {
 };
 inline constexpr std::size_t kSessionDescriptors = 2;
 
+// The process of who has made a socket's other end, while somebody waits for it: its children may
+// hold copies of its sockets, which do not hang up when it dies.
+struct WatchedProcess {
+  WatchedProcess() noexcept = default;
+  explicit WatchedProcess(int socket) noexcept;
+
+  bool ended = false;
+  PrivateFd descriptor;  // readable once it has; none where it cannot be watched
+};
+
 // What both halves have in common: the memory, the sockets and what came through them.
 class SessionBase {
  public:
@@ -281,7 +291,9 @@ class SessionBase {
   };
   void keep(Packet& packet);
   void take_packets(bool with_descriptors) noexcept;
+  int watch_process(bool on) noexcept;
 
+  WatchedProcess process_;  // while somebody here waits long for the other side
   observe::Entry entry_;
   std::deque<Arrived> arrived_;
   bool garbage_ = false;

@@ -15,6 +15,7 @@
 #include "door/references.hpp"
 #include "farcall/error.hpp"
 #include "process/background.hpp"
+#include "socket/peer.hpp"
 #include "wait/held_signals.hpp"
 
 namespace farcall::door {
@@ -75,8 +76,9 @@ Terms as_last_said(Handle& handle) {
 door_info_t foreign_info(int fd, Handle& handle) {
   door_info_t info = blank(handle.name);
   const short state = state_of(fd);
-  if ((state & (POLLRDHUP | POLLHUP)) != 0) info.di_attributes |= DOOR_REVOKED;
-  if ((state & POLLHUP) != 0) return info;
+  const bool dead = (state & POLLHUP) != 0 || has_peer_ended(fd);
+  if (dead || (state & POLLRDHUP) != 0) info.di_attributes |= DOOR_REVOKED;
+  if (dead) return info;
   ucred server{};
   socklen_t size = sizeof server;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &size) == 0) info.di_target = server.pid;

@@ -5,6 +5,8 @@
 // No static here or elsewhere in this library has a guard that a thread could hold while another
 // one forks: the child would wait for it for ever.
 #include <dlfcn.h>
+#include <sched.h>
+#include <stdarg.h>
 
 #include "door/next.hpp"
 #include "door/real.hpp"
@@ -55,6 +57,21 @@ namespace {
 }  // namespace
 }  // namespace farcall::door::real
 
+namespace {
+
+struct CloneBody {
+  int (*function)(void*);
+  void* argument;
+};
+
+int run_in_clone(void* given) {
+  const CloneBody body = *static_cast<const CloneBody*>(given);
+  (void)farcall::process::generation();
+  return body.function(body.argument);
+}
+
+}  // namespace
+
 extern "C" {
 
 // Its children are told nothing by pthread_atfork(3); they must let go of their parent's sockets.
@@ -62,6 +79,23 @@ pid_t _Fork() {
   const pid_t child = farcall::interpose::next<"_Fork", pid_t()>()();
   if (child == 0) (void)farcall::process::generation();
   return child;
+}
+
+// Nor are those that this makes: not for what shares the memory, or the descriptors, with others.
+int clone(int (*function)(void*), void* stack, int flags, void* argument, ...) noexcept {
+  va_list rest;
+  va_start(rest, argument);
+  void* const parent_tid = va_arg(rest, void*);
+  void* const tls = va_arg(rest, void*);
+  void* const child_tid = va_arg(rest, void*);
+  va_end(rest);
+  auto* const behind =
+      farcall::interpose::next<"clone", int(int (*)(void*), void*, int, void*, ...)>();
+  CloneBody body{.function = function, .argument = argument};
+  const bool wrapped =
+      function != nullptr && (flags & (CLONE_VM | CLONE_FILES | CLONE_THREAD)) == 0;
+  return behind(wrapped ? run_in_clone : function, stack, flags,
+                wrapped ? static_cast<void*>(&body) : argument, parent_tid, tls, child_tid);
 }
 
 }  // extern "C"

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "socket/peer.hpp"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
 
 namespace farcall {
 
@@ -28,6 +33,25 @@ std::optional<std::vector<gid_t>> groups_of_peer(int socket) {
     if (errno != ERANGE || size <= groups.size() * sizeof(gid_t)) return std::nullopt;
     groups.resize(size / sizeof(gid_t));
   }
+}
+
+PeerProcess process_of_peer(int socket) noexcept {
+  int process = -1;
+  socklen_t size = sizeof process;
+  const int before = errno;
+  PeerProcess peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &process, &size) == 0)
+    peer.descriptor.reset(process);
+  else
+    peer.ended = errno == ESRCH || errno == EINVAL;  // the latter in the first that have it
+  errno = before;
+  return peer;
+}
+
+bool has_peer_ended(int socket) noexcept {
+  const PeerProcess peer = process_of_peer(socket);
+  pollfd end{.fd = peer.descriptor.get(), .events = POLLIN, .revents = 0};
+  return peer.ended || (peer.descriptor && ::poll(&end, 1, 0) > 0);
 }
 
 }  // namespace farcall

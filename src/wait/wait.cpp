@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 
@@ -156,18 +157,42 @@ bool Waiter::gone(const WaitState& peer) const noexcept {
   // acquire: pairs with the release in the peer's finish, so that all it wrote is visible.
   if (peer.state.load(std::memory_order_acquire) != WaitState::kOpen) return true;
   if (lifeline_ < 0) return false;
-  pollfd death{.fd = lifeline_, .events = POLLRDHUP, .revents = 0};
+  if (process_ == Drain::kEnded) return true;
+  std::array<pollfd, 2> death{{{.fd = lifeline_, .events = POLLRDHUP, .revents = 0},
+                               {.fd = process_, .events = POLLIN, .revents = 0}}};
   int cancel_state = 0;
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-  const int count = ::poll(&death, 1, 0);
+  const int count = ::poll(death.data(), process_ < 0 ? 1 : 2, 0);
   ::pthread_setcancelstate(cancel_state, nullptr);
-  if (count >= 0) return (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  if (count >= 0)
+    return (death[0].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0 || death[1].revents != 0;
   // Where RLIMIT_NOFILE is 0 the kernel polls nothing. Not recv(2), a point of cancellation.
   char ring = 0;
   const long got =
       ::syscall(SYS_recvfrom, lifeline_, &ring, 1, MSG_PEEK | MSG_DONTWAIT, nullptr, nullptr);
   return got == 0 || (got < 0 && errno == ECONNRESET);
 }
+
+// From begin() on, as long as it lives, the peer's process is watched beside its socket.
+class Waiter::ProcessWatch {
+ public:
+  explicit ProcessWatch(Waiter& waiter) noexcept : waiter_(waiter) {}
+  ~ProcessWatch() {
+    if (!begun_) return;
+    waiter_.process_ = Drain::kUnknown;
+    (void)waiter_.drain_.watch_process(waiter_.drain_.context, false);
+  }
+  ProcessWatch(const ProcessWatch&) = delete;
+  ProcessWatch& operator=(const ProcessWatch&) = delete;
+  void begin() noexcept {
+    if (waiter_.drain_.watch_process == nullptr || std::exchange(begun_, true)) return;
+    waiter_.process_ = waiter_.drain_.watch_process(waiter_.drain_.context, true);
+  }
+
+ private:
+  Waiter& waiter_;
+  bool begun_ = false;
+};
 
 [[gnu::hot]] void Waiter::note_processor(WaitState& mine) noexcept {
   wakes_until_note_ = kWakesPerNote;
@@ -287,6 +312,7 @@ Outcome Waiter::spin_for_ever(const WaitState& peer, Deadline deadline, ReadyRef
                               SignalCount since) {
   const std::int64_t start = monotonic_ns();
   std::int64_t death_check = start + kDeathCheckEvery;
+  ProcessWatch process(*this);
   for (;;) {
     const bool shared = shares_processor(peer);
     for (unsigned i = 0; i < (shared ? 1 : kLooksPerCheck); ++i) {
@@ -297,6 +323,7 @@ Outcome Waiter::spin_for_ever(const WaitState& peer, Deadline deadline, ReadyRef
     if (now >= deadline.at()) return give_up(peer, Outcome::timed_out, ready);
     if (SignalCount::now() != since) return give_up(peer, Outcome::interrupted, ready);
     if (now >= death_check) {
+      if (now - start >= kShallowSleep) process.begin();
       if (gone(peer)) return ready() ? Outcome::ok : Outcome::peer_gone;
       death_check = now + kDeathCheckEvery;
       if (cancellable_) {
@@ -380,6 +407,7 @@ Outcome Waiter::sleep(WaitState& mine, const WaitState& peer, std::int64_t start
   // nobody has woken by `shallow` moves to the descriptor.
   Deadline shallow = lifeline_ < 0 ? Deadline::never() : Deadline(start + kShallowSleep);
   Outcome outcome = Outcome::ok;
+  ProcessWatch process(*this);
   for (bool deep = deaf_;;) {
     park(mine, deep ? WaitState::kOnDescriptor : WaitState::kOnFutex);
     if (ready()) {
@@ -409,6 +437,7 @@ Outcome Waiter::sleep(WaitState& mine, const WaitState& peer, std::int64_t start
     }
     if (timed_out) {
       deep = true;
+      process.begin();
       // The one that its bell wakes may be kept by a signal handler while others hear the socket.
       if (std::exchange(rang_bell_, false)) ring_doorbell();
     }
@@ -429,7 +458,8 @@ Outcome Waiter::sleep_on_futex(WaitState& mine, Deadline deadline, SignalCount s
 }
 
 Outcome Waiter::sleep_on_descriptor(Deadline deadline, SignalCount since) {
-  pollfd doorbell{.fd = lifeline_, .events = POLLIN | POLLRDHUP, .revents = 0};
+  std::array<pollfd, 2> signs{{{.fd = lifeline_, .events = POLLIN | POLLRDHUP, .revents = 0},
+                               {.fd = process_, .events = POLLIN, .revents = 0}}};
   const timespec left = deadline.left();
   int count = 0;
   {
@@ -438,7 +468,8 @@ Outcome Waiter::sleep_on_descriptor(Deadline deadline, SignalCount since) {
     int cancel_state = 0;
     ::pthread_setcancelstate(cancellable_ ? PTHREAD_CANCEL_ENABLE : PTHREAD_CANCEL_DISABLE,
                              &cancel_state);
-    count = ::ppoll(&doorbell, 1, deadline.is_never() ? nullptr : &left, held.before());
+    count = ::ppoll(signs.data(), process_ < 0 ? 1 : 2, deadline.is_never() ? nullptr : &left,
+                    held.before());
     if (count < 0) count = -errno;
     ::pthread_setcancelstate(cancel_state, nullptr);
   }

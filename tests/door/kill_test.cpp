@@ -5,6 +5,8 @@
 // FARCALL_KILL_ROUNDS sets the number of rounds. Each test needs a process of its own: what serves
 // there stays.
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/syscall.h>
 
 #include "channel/sandbox.hpp"
 #include "door/sandbox.hpp"
@@ -128,6 +130,68 @@ TEST(DoorKill, ClientsLearnOfTheServersDeath) {
   if (before) expect_no_growth(*before);
 }
 
+// Children of the server's that have come by a system call of its own hold copies of its sockets,
+// which do not tell of its death then, and never use the library, which would close them.
+pid_t raw_child() {
+  const auto child =
+      static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, 0));
+  if (child != 0) return child;
+  ::alarm(100);
+  for (;;) ::syscall(SYS_pause);
+}
+
+struct RawParent {
+  Event entered;
+  std::atomic<pid_t> child{0};
+};
+// Whose child outlives it until the end of a test.
+struct EndOfChild {
+  const Shared<RawParent>& parent;
+  ~EndOfChild() {
+    if (parent->child > 0) ::kill(parent->child, SIGKILL);
+  }
+};
+
+TEST(DoorKill, AClientLearnsOfTheDeathOfAServerWhoseSocketsAChildHolds) {
+  give_up_after(100s);
+  const Shared<RawParent> seen;
+  const EndOfChild end{seen};
+  auto hold = [&](char* data, size_t size, door_desc_t*, uint_t) {
+    if (std::string_view(data, size) == "hold") {
+      seen->child = raw_child();
+      seen->entered.happens();
+      for (;;) ::pause();
+    }
+    ::door_return(data, size, nullptr, 0);
+  };
+  ScopedServer server([&] { return make_door(hold); });
+  ASSERT_EQ(call(server.door(), "x").data, "x");
+  auto held = std::async(std::launch::async, [&] { return error_of(server.door(), "hold"); });
+  ASSERT_TRUE(seen->entered.wait());
+  server.kill();
+  EXPECT_EQ(held.get(), EINTR);
+  EXPECT_EQ(error_of(server.door()), EBADF);
+  EXPECT_EQ(info_of(server.door()).di_target, -1);
+  in_child([&] { EXPECT_EQ(error_of(server.door()), EBADF); });
+}
+
+TEST(DoorKill, SoDoesWhoWaitsToBeLetIn) {
+  give_up_after(100s);
+  const Shared<RawParent> seen;
+  const EndOfChild end{seen};
+  auto fork_on = [&](char* data, size_t size, door_desc_t*, uint_t) {
+    seen->child = raw_child();
+    ::door_return(data, size, nullptr, 0);
+  };
+  ScopedServer server([&] { return make_door(fork_on); });
+  ASSERT_EQ(call(server.door(), "x").data, "x");
+  ASSERT_TRUE(stop_process(server.pid()));
+  Child client([&] { EXPECT_EQ(error_of(server.door()), EBADF); });
+  ASSERT_TRUE(eventually([&] { return sleeps_in_call(client.pid()); }));
+  server.kill();
+  client.join();
+}
+
 TEST(DoorKill, EveryThreadOfAClientLearnsOfTheServersDeath) {
   give_up_after(250s);
   Latencies latencies;
@@ -190,6 +254,49 @@ TEST(DoorKill, ServerThreadsLearnOfTheClientsDeath) {
     latencies.add(killer.late(work.at));
   }
   latencies.expect_prompt("from the client's death to its server thread's cancellation");
+}
+
+// The C library's clone(2) has the child let go of what its parent had.
+TEST(DoorKill, AServerThreadLearnsOfTheDeathOfAClientThatHasCloned) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
+  give_up_after(100s);
+  const Shared<RawParent> seen;
+  const EndOfChild end{seen};
+  static Event ended;
+  ::door_server_create([](door_info_t*) {
+    std::thread([] {
+      ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+      ::door_return(nullptr, 0, nullptr, 0);
+    }).detach();
+  });
+  auto procedure = [&](char*, size_t, door_desc_t*, uint_t) {
+    {
+      struct Farewell {
+        ~Farewell() { ended.happens(); }
+      } farewell;
+      seen->entered.happens();
+      Event().await();
+    }
+    ::door_return(nullptr, 0, nullptr, 0);
+  };
+  const int door = make_door(procedure);
+  const Shared<Event> cloned;
+  Child client([&] {
+    std::thread([&] { call(door, "x"); }).detach();
+    ASSERT_TRUE(seen->entered.wait());
+    static std::array<std::byte, 65'536> stack;
+    const auto rest = [](void* event) {
+      static_cast<Event*>(event)->happens();
+      ::alarm(100);
+      for (;;) ::pause();
+      return 0;
+    };
+    seen->child = ::clone(rest, stack.data() + stack.size(), SIGCHLD, cloned.get());
+    for (;;) ::pause();
+  });
+  ASSERT_TRUE(cloned->wait());
+  client.kill();
+  EXPECT_TRUE(ended.wait());
 }
 
 TEST(DoorKill, NobodyKeepsTheDescriptorsOfADeadSender) {
