@@ -10,6 +10,7 @@
 
 #include "call/calls_in_progress.hpp"
 #include "farcall/error.hpp"
+#include "farcall/socket.hpp"
 #include "socket/peer.hpp"
 
 namespace farcall {
@@ -26,13 +27,16 @@ namespace {
 
 // A server that ends drops what it has been asked for just before its port hangs up; if it has to
 // wait for a processor in between, or is one of many that are killed, that takes a while. What its
-// children hold of the port does not hang up.
-bool hangs_up(int port, Deadline deadline) noexcept {
+// children hold of the port does not hang up. `expected`: the SO_COOKIE that the port has, or 0; a
+// number that is another one's by now says nothing of a port that is there.
+bool hangs_up(int port, std::uint64_t expected, Deadline deadline) noexcept {
   constexpr std::chrono::seconds kBetween{1};
   const process::NoCancel guard;
+  const auto is_other = [&] { return expected != 0 && socket_cookie(port) != expected; };
+  if (is_other()) return true;
   const call::WatchedProcess maker(port);
   const Deadline then = std::min(deadline, Deadline::after(kBetween));
-  return maker.ended || call::hung_up(port, then, maker.descriptor.get());
+  return maker.ended || call::hung_up(port, then, maker.descriptor.get()) || is_other();
 }
 
 // What a wait has come to that ended before the server's time was up; ok: it did not.
@@ -160,7 +164,7 @@ std::unique_ptr<call::ClientSession> Client::State::await(call::SessionRequest& 
     const call::OpenSessions::Wait wait(*open, request.socket());
     session = request.await(port, mode_, cancellable, deadline, since, outcome);
   }
-  if (outcome == Outcome::peer_gone && !hangs_up(port, deadline))
+  if (outcome == Outcome::peer_gone && !hangs_up(port, socket, deadline))
     throw SystemError(EAGAIN, "the server has no room for a further client");
   if (!session) return nullptr;
   observe::Description end = label.description(observe::Role::client);
@@ -333,7 +337,7 @@ void Client::State::close() noexcept {
     if (results != nullptr) session->drop(results->descriptors);
     // As one does that has no descriptors left.
     if (outcome == Outcome::peer_gone && !last_call_dispatched &&
-        !hangs_up(port_or_own(arguments.port), deadline))
+        !hangs_up(port_or_own(arguments.port), socket, deadline))
       throw SystemError(EAGAIN, "the server has given the session up");
   }
   if (call::is_answered(outcome)) give_back(std::move(session));

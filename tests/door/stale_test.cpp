@@ -65,6 +65,22 @@ TEST_F(DoorStale, ASocketUnderTheNumberOfADoorIsASocket) {
   EXPECT_TRUE(S_ISSOCK(status.st_mode));
 }
 
+// Of a door that is revoked meanwhile, before a thread has come.
+TEST_F(DoorStale, ANumberThatIsReusedDuringACallSaysNothingOfTheDoor) {
+  if (over_module()) GTEST_SKIP() << "the module makes threads by itself";
+  in_child([] {
+    ::door_server_create([](door_info_t*) {});
+    const UniqueFd mine(::door_create(echo, nullptr, 0));
+    const UniqueFd another(::door_create(echo, nullptr, 0));
+    const UniqueFd number(::dup(mine.get()));
+    Caller caller(number.get(), "x");
+    ASSERT_TRUE(caller.waits());
+    ASSERT_EQ(::syscall(SYS_dup3, another.get(), number.get(), 0), number.get());
+    ASSERT_EQ(::door_revoke(mine.get()), 0);
+    EXPECT_EQ(caller.reply().error, EBADF);
+  });
+}
+
 // Whatever has the number now, it is no door's.
 TEST_F(DoorStale, ANumberThatIsAFilesByNowIsNoDoors) {
   const UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
