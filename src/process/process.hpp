@@ -2,10 +2,10 @@
 //
 // What a forked child must not keep of its parent. A child opens sessions of its own; were it to
 // hold its parent's sockets, nobody would notice the parent's death. A child that comes by a system
-// call of the program's own, and never uses the library, does hold them until it executes a program:
-// who waits long for an answer watches the server's process as well (see Drain::watch_process), but
-// a server does not watch the processes of all its clients, which would cost it a descriptor for
-// each session.
+// call of the program's own, and never uses the library, does hold them until it executes a
+// program: who waits long for an answer watches the server's process as well (see
+// Drain::watch_process), but a server does not watch the processes of all its clients, which would
+// cost it a descriptor for each session.
 #pragma once
 
 #include <atomic>
