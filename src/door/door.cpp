@@ -264,7 +264,7 @@ void Door::post_notice() {
 
 void Door::notice_taken() noexcept {
   std::shared_ptr<Door> last;  // outlives the lock
-  const std::lock_guard guard(lock_);
+  const QuietGuard guard(lock_);
   if (--notices_ == 0) last = std::move(until_told_);
 }
 

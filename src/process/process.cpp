@@ -261,6 +261,9 @@ UniqueFd beyond_standard_streams(UniqueFd fd) noexcept {
 
 }  // namespace
 
+QuietFork::QuietFork() noexcept { begin_quiet(); }
+QuietFork::~QuietFork() { end_quiet(); }
+
 NoFork::NoFork() noexcept : counted_(!here.makes && !here.forks) {
   if (!counted_) return;
   making.fetch_add(1);

@@ -56,6 +56,15 @@ class NoFork {
   bool counted_;
 };
 
+// Around the C library's fork(2): no handler runs on this thread meanwhile, in parent or child.
+class QuietFork {
+ public:
+  QuietFork() noexcept;
+  ~QuietFork();
+  QuietFork(const QuietFork&) = delete;
+  QuietFork& operator=(const QuietFork&) = delete;
+};
+
 // A descriptor of this process alone: closed in forked children at once, and left alone by
 // destructors that run there; also where the program has closed it and has the number for a file of
 // its own, as far as that has another inode.
