@@ -83,11 +83,40 @@ class Summary(unittest.TestCase):
         for report in ("==7==ERROR: LeakSanitizer: detected memory leaks",
                        "WARNING: ThreadSanitizer: data race (pid=7)",
                        "ring.cpp:5:3: runtime error: signed integer overflow",
+                       "==7== Invalid read of size 4", "==7== 8 bytes in 1 blocks are definitely lost",
                        "[  FAILED  ] A.Test"):
             with self.subTest(report=report):
                 status, lines = self.summarize(case("run"), skip("no such device", report))
                 self.assertEqual(status, 1)
                 self.assertEqual(lines[-1], "1 passed, 1 failed, 0 skipped")
+
+    def test_a_report_of_a_process_that_nobody_asked_is_a_failure(self):
+        for report in ("==7==ERROR: AddressSanitizer: heap-use-after-free on address 0x7",
+                       "==7==ERROR: AddressSanitizer: stack-use-after-return on address 0x7",
+                       "==7==ERROR: LeakSanitizer: detected memory leaks",
+                       "WARNING: ThreadSanitizer: data race (pid=7)",
+                       "ring.cpp:5:3: runtime error: signed integer overflow"):
+            with self.subTest(report=report):
+                status, lines = self.summarize(case("run", report), case("run"))
+                self.assertEqual(status, 1)
+                self.assertEqual(lines[-1], "1 passed, 1 failed, 0 skipped")
+
+    def test_a_crash_on_purpose_is_none(self):
+        for report in ("==7==ERROR: AddressSanitizer: SEGV on unknown address 0x0",
+                       "==7==ERROR: AddressSanitizer: requested allocation size 0x7fff exceeds",
+                       "SUMMARY: AddressSanitizer: SEGV in f"):
+            with self.subTest(report=report):
+                self.assertEqual(self.summarize(case("run", report))[0], 0)
+
+    def test_what_skips_in_part_is_held_to_the_list(self):
+        said = ("a (both): Skipped\nno {}\n[  SKIPPED ] a (both)\n[       OK ] a (server) (0.1 s)\n"
+                "a (client): Skipped\nno such\n  device\n[  SKIPPED ] a (client)")
+        for which, failed in (("such device", 0), ("right", 1)):
+            with self.subTest(which=which):
+                status, lines = self.summarize(case("run", said.format(which)),
+                                               may_skip="*  all  no such .*\n")
+                self.assertEqual(status, failed)
+                self.assertEqual(lines[-1], f"0 passed, {failed} failed, {1 - failed} skipped")
 
     def test_what_passes_alone_is_named(self):
         for options, status, end in (([], 1, "0 passed, 1 failed, 0 skipped"),
