@@ -4,14 +4,21 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <iostream>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
+#include <sstream>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,6 +38,69 @@ std::map<const CLI::Option*, std::string>& suggestions() {
 std::set<const CLI::App*>& runs_programs() {
   static std::set<const CLI::App*> all;
   return all;
+}
+
+// What undoes encoded() in the values of a command, before its body has them.
+std::map<const CLI::App*, std::vector<std::function<void()>>>& decoders() {
+  static std::map<const CLI::App*, std::vector<std::function<void()>>> all;
+  return all;
+}
+
+// CLI11 takes some words apart that it takes for lists: "[a,b]" is two words to it, "[]" none, and
+// other versions know more such forms. It gets those with a character in front.
+constexpr char kAsItIs = '\x01';
+
+std::vector<std::string> encoded(std::vector<std::string> all) {
+  constexpr std::string_view kTakenApart = "[{(%\"'`\x01";
+  bool options = true;
+  for (std::string& word : all) {
+    if (options && word.starts_with('-')) {
+      options = word != "--";
+      // A value in the same word is taken as it is: where it begins like that, it gets one more.
+      const std::size_t value = word.starts_with("--") ? word.find('=') + 1 : 2;
+      if (value != 0 && value < word.size() && word[value] == kAsItIs)
+        word.insert(value, 1, kAsItIs);
+    } else if (!word.empty() && kTakenApart.find(word[0]) != std::string_view::npos) {
+      word.insert(0, 1, kAsItIs);
+    }
+  }
+  return all;
+}
+
+void decode(std::string& word) {
+  if (word.starts_with(kAsItIs)) word.erase(0, 1);
+}
+void decode(std::optional<std::string>& word) {
+  if (word) decode(*word);
+}
+void decode(std::vector<std::string>& all) {
+  for (std::string& word : all) decode(word);
+}
+template <class Number>
+void decode(Number&) {}
+
+// The type of whole numbers that an option takes.
+template <class T>
+struct WholeNumber {
+  using Type = T;
+};
+template <class T>
+struct WholeNumber<std::optional<T>> : WholeNumber<T> {};
+template <class T>
+struct WholeNumber<std::vector<T>> : WholeNumber<T> {};
+
+// CLI11 reads them as C does, for which 010 is 8, and takes the largest for one that is too large.
+template <class Number>
+std::string read_as_decimal(std::string& text) {
+  Number number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, number);
+  using Limits = std::numeric_limits<Number>;
+  if (error != std::errc{} || at != end)
+    return "'" + text + "' is no whole number from " + std::to_string(Limits::min()) + " to " +
+           std::to_string(Limits::max());
+  text = std::to_string(number);
+  return "";
 }
 
 OptionOutline outline_of(const CLI::Option& option) {
@@ -93,6 +163,16 @@ bool knows_command(const CLI::App& app, const std::vector<std::string>& all) {
   return false;
 }
 
+// Prints the help that was asked for, or what is wrong.
+int exit_of(const CLI::App& app, const CLI::ParseError& error) {
+  std::ostringstream wrong;
+  const int code = app.exit(error, std::cout, wrong);
+  std::string text = wrong.str();
+  std::erase(text, kAsItIs);
+  std::cerr << text << std::flush;
+  return code == 0 ? kSuccess : kUsage;
+}
+
 int with_output_written(int exit_code) {
   errno = 0;
   std::cout.flush();
@@ -136,7 +216,10 @@ Option Option::not_negative() const {
 }
 
 Option Option::checked(Check check) const {
-  option_->check(std::move(check));
+  option_->check([check = std::move(check)](std::string text) {
+    decode(text);
+    return check(text);
+  });
   return *this;
 }
 
@@ -179,7 +262,12 @@ CommandOutline Command::outline() const { return outline_of(*app_); }
 
 template <class T>
 Option Command::option(const char* name, T& value, const char* help) const {
-  return Option(*app_->add_option(name, value, help));
+  decoders()[app_].emplace_back([&value] { decode(value); });
+  CLI::Option* const option = app_->add_option(name, value, help);
+  using Number = typename WholeNumber<T>::Type;
+  if constexpr (std::is_integral_v<Number>)
+    option->transform(CLI::Validator(&read_as_decimal<Number>, ""));
+  return Option(*option);
 }
 template Option Command::option(const char*, double&, const char*) const;
 template Option Command::option(const char*, int&, const char*) const;
@@ -192,7 +280,12 @@ template Option Command::option(const char*, std::optional<std::string>&, const 
 template Option Command::option(const char*, std::vector<std::string>&, const char*) const;
 template Option Command::option(const char*, std::vector<int>&, const char*) const;
 
-void Command::runs(std::function<void()> body) const { app_->callback(std::move(body)); }
+void Command::runs(std::function<void()> body) const {
+  app_->callback([app = app_, body = std::move(body)] {
+    for (const auto& undo : decoders()[app]) undo();
+    body();
+  });
+}
 
 CommandLine::CommandLine(const char* name, const char* version, const char* description)
     : app_(std::make_unique<CLI::App>(description)) {
@@ -206,12 +299,12 @@ int CommandLine::run(int argc, char** argv, const int& exit_code) {
   try {
     std::vector<std::string> all = words(argc, argv);
     if (!knows_command(*app_, all)) return kUsage;
+    all = encoded(std::move(all));
     std::ranges::reverse(all);  // CLI11 takes them from the end
     app_->parse(std::move(all));
     return with_output_written(exit_code);
   } catch (const CLI::ParseError& error) {
-    // Prints the help that was asked for, or what is wrong.
-    return with_output_written(app_->exit(error) == 0 ? kSuccess : kUsage);
+    return with_output_written(exit_of(*app_, error));
   } catch (const std::exception& error) {
     say("farcall: {}\n", error.what());
     return kFailure;

@@ -68,6 +68,23 @@ TEST(DoorCommand, ACallGetsWhatTheCommandMakesOfTheRequest) {
   EXPECT_EQ(finished.err, "");
 }
 
+TEST(DoorCommand, TheCommandsWordsAndTheRequestStayAsTheyAre) {
+  const Served served({"printf", "<%s>", "[a,b]", "[]", "{}", "", "-[x]"});
+  const Finished finished = served.call("");
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.out, "<[a,b]><[]><{}><><-[x]>");
+  for (const char* data : {"[1,2]", "[]", "{}"}) {
+    const Served echo({"cat"});
+    EXPECT_EQ(echo.call(data).out, data);
+  }
+}
+
+TEST(DoorCommand, InfoTakesAPathThatLooksLikeAList) {
+  const Finished finished = run_farcall({"door", "info", "[/no,/where]"});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.err.find("[/no,/where]"), std::string::npos) << finished.err;
+}
+
 TEST(DoorCommand, ARequestMayComeFromStandardInputAndBeLarge) {
   const Served served({"wc", "-c"});
   served.await();

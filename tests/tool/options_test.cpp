@@ -108,6 +108,12 @@ TEST(Farcall, SaysShortlyWhatIsNoNumber) {
   }
 }
 
+TEST(Farcall, NamesWhatItDoesNotKnowAsItWasWritten) {
+  const Finished finished = run_farcall({"stat", "1", "[a,b]"});
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_NE(finished.err.find(" [a,b]"), std::string::npos) << finished.err;
+}
+
 TEST(CompareOptions, ListNamesEveryRowAndStops) {
   const Finished finished = run_farcall({"compare", "--list"});
   EXPECT_EQ(finished.code, 0);
@@ -145,6 +151,10 @@ INSTANTIATE_TEST_SUITE_P(
                     BadLine{"Option", {"--fast"}, 2, "--fast"},
                     BadLine{"Rounds", {"--rounds", "0"}, 2, "--rounds"},
                     BadLine{"Seed", {"--seed", "-1"}, 2, "--seed"},
+                    BadLine{"LargeSeed", {"--seed", "18446744073709551616"}, 2, "no whole number"},
+                    BadLine{"HexRounds", {"--rounds", "0x10"}, 2, "'0x10' is no whole number"},
+                    BadLine{"LargeRounds", {"--rounds", "4294967297"}, 2, "no whole number"},
+                    BadLine{"MoreRounds", {"--rounds", "01001"}, 2, "Value 1001 not in range"},
                     BadLine{"JsonFolder", {"--json", "/tmp"}, 1, "EISDIR"},
                     BadLine{"PlotFolder", {"--plot", "/tmp"}, 1, ""},
                     BadLine{"JsonFile", {"--json", "/no/such/directory/x"}, 1, "ENOENT"},

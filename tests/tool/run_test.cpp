@@ -53,6 +53,24 @@ TEST(RunCommand, TakesTheProgramsOptionsForTheProgramsWithoutDashesBeforeIt) {
   EXPECT_EQ(run_farcall({"run", "--tcp", "no"}).code, 2) << "the program is missing";
 }
 
+TEST(RunCommand, ChangesNoWordOfTheProgram) {
+  const std::vector<std::string> words{"[a,b]", "[]",        "[",        "{}", "\"\"",
+                                       "",      "[:lower:]", "\x01[a]",  "%%", "'",
+                                       "x[1]",  "-[a]",      "--x=[a,b]"};
+  std::string printed;
+  for (const std::string& word : words) printed += "<" + word + ">";
+  for (const bool dashes : {false, true}) {
+    std::vector<std::string> all{"run"};
+    if (dashes) all.emplace_back("--");
+    all.insert(all.end(), {"printf", "<%s>"});
+    all.insert(all.end(), words.begin(), words.end());
+    const Finished finished = run_farcall(all);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    EXPECT_EQ(finished.out, printed) << dashes;
+  }
+  EXPECT_EQ(run_farcall({"run", "--", "[", "-e", "/", "]"}).code, 0);
+}
+
 TEST(RunCommand, LoadsTheLibraryIntoTheProgramAndItsChildren) {
   const Finished finished = run_farcall({"run", "--", "sh", "-c", "cat /proc/self/maps"});
   EXPECT_NE(finished.out.find("libfarcall-preload.so"), std::string::npos);
