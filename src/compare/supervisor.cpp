@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -24,7 +25,8 @@ namespace farcall::compare {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-constexpr std::int64_t kGrace = kSecond / 2;  // for the other side, when one has failed
+constexpr std::int64_t kGrace = kSecond / 2;     // for the other side, when one has failed
+constexpr std::int64_t kAtTheEnd = 5 * kSecond;  // for processes that end by themselves
 constexpr std::array kSignals{SIGINT, SIGTERM, SIGHUP};
 
 volatile std::sig_atomic_t interrupted_by = 0;
@@ -86,6 +88,7 @@ Supervisor::~Supervisor() { restore_signals(); }
 
 pid_t Supervisor::start(const SlotPlan& plan) {
   std::memset(static_cast<void*>(board_), 0, sizeof *board_);
+  others_.note();
   const pid_t tool = ::getpid();
   const pid_t client = ::fork();
   if (client < 0) throw_errno("fork");
@@ -156,7 +159,8 @@ std::optional<double> Supervisor::trace(const SlotPlan& plan, std::string& why) 
     }
     const pid_t server = board_->server_pid.load(std::memory_order_acquire);
     server_process = process_descriptor(server);
-    count = count_system_calls(plan.trace == Role::client ? client : server, *board_, deadline);
+    count = count_system_calls(plan.trace == Role::client ? client : server, *board_, deadline,
+                               others_);
   } catch (const std::exception& error) {
     why = error.what();
   } catch (const Interrupted&) {
@@ -188,9 +192,18 @@ void Supervisor::reap(const UniqueFd& client, const UniqueFd& server) noexcept {
   for (const UniqueFd* process : {&client, &server})
     if (*process && ::syscall(SYS_pidfd_send_signal, process->get(), SIGKILL, nullptr, 0) == 0)
       killed = true;
-  // All children of this process belong to the slot; servers without a client have become ours
-  // and die with it. A traced process is waited for with __WALL.
-  while (::waitpid(-1, nullptr, __WALL) > 0 || errno == EINTR) {
+  // Servers without a client have become our children and die with it; a traced process is waited
+  // for with __WALL. Other children may go on for as long as they like, and where the slot has left
+  // one that does, the next slot counts it among those.
+  const std::int64_t begin = monotonic_ns();
+  const auto patience = [&] {
+    return interrupted_by != 0 ? kAtTheEnd : std::max(kAtTheEnd, patience_ns_);
+  };
+  while (monotonic_ns() - begin < patience()) {
+    const pid_t ended = ::waitpid(-1, nullptr, __WALL | WNOHANG);
+    if (ended > 0) continue;
+    if (ended < 0 || !others_.has_more()) break;
+    ::usleep(1000);
   }
   if (!killed) return;
   try {

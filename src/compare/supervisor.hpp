@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "compare/children.hpp"
 #include "compare/slot.hpp"
 #include "farcall/memory.hpp"
 
@@ -43,7 +44,8 @@ class Supervisor {
  private:
   pid_t start(const SlotPlan& plan);
   [[nodiscard]] std::string what_failed() const;
-  // Kills what is left of the slot, by descriptors that may be none, and waits for it.
+  // Kills what is left of the slot, by descriptors that may be none, and waits for it: not for
+  // ever, as something that has become our child may not end.
   void reap(const UniqueFd& client, const UniqueFd& server) noexcept;
 
   // As files, for a side that executes this program anew.
@@ -54,13 +56,15 @@ class Supervisor {
   Board* board_;
   std::span<float> samples_;
   std::int64_t patience_ns_;
+  OtherChildren others_;
 };
 
 // Counts the system calls of a process and its threads between its marks, per call between them;
-// returns when the process has ended. Called while the client waits on the board for that. Throws
-// SystemError where tracing is not permitted; Interrupted; std::runtime_error at the deadline or
-// when a process died.
-double count_system_calls(pid_t process, Board& board, std::int64_t deadline);
+// returns when the processes of the slot have ended, which are all children but `others`. Called
+// while the client waits on the board for that. Throws SystemError where tracing is not permitted;
+// Interrupted; std::runtime_error at the deadline or when a process died.
+double count_system_calls(pid_t process, Board& board, std::int64_t deadline,
+                          const OtherChildren& others);
 
 // Set by the signal handler; 0 if none came.
 int interrupting_signal() noexcept;

@@ -73,9 +73,9 @@ class Tracer {
     while (!over_) step();
     return counted_;
   }
-  // Waits for the end of the process, without stopping it any more than it has to.
-  void see_off() {
-    while (!ended_) step();
+  // Waits for the end of the slot's processes, without stopping them any more than it has to.
+  void see_off(const OtherChildren& others) {
+    while (!ended_ && others.has_more()) step();
   }
 
  private:
@@ -133,13 +133,14 @@ class Tracer {
 
 }  // namespace
 
-double count_system_calls(pid_t process, Board& board, std::int64_t deadline) {
+double count_system_calls(pid_t process, Board& board, std::int64_t deadline,
+                          const OtherChildren& others) {
   const Ticks ticks;
   Tracer tracer(process, deadline);
   tracer.settle();
   board.traced.store(true, std::memory_order_release);
   const std::uint64_t counted = tracer.count();
-  tracer.see_off();
+  tracer.see_off(others);
   return static_cast<double>(counted) / static_cast<double>(board.traced_calls);
 }
 

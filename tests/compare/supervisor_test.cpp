@@ -163,6 +163,64 @@ TEST_F(SupervisedRow, HasItsSystemCallsCounted) {
   EXPECT_GE(*count, 0.9);
 }
 
+// A child that was there before the comparison, as of a shell that has put it in its own place, and
+// that ends when the comparison does.
+class OtherChild {
+ public:
+  OtherChild() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
+    mine_ = UniqueFd(ends[1]);
+    const UniqueFd its(ends[0]);
+    pid_ = ::fork();
+    if (pid_ < 0) throw_errno("fork");
+    if (pid_ != 0) return;
+    mine_.reset();
+    char byte = 0;
+    ::_exit(::read(its.get(), &byte, 1) == 0 ? 7 : 1);
+  }
+  OtherChild(const OtherChild&) = delete;
+  OtherChild& operator=(const OtherChild&) = delete;
+  ~OtherChild() {
+    mine_.reset();
+    int status = 0;
+    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << "it was ended";
+  }
+
+ private:
+  UniqueFd mine_;
+  pid_t pid_ = -1;
+};
+
+TEST_F(SupervisedRow, IsNotHeldUpByAChildThatIsNotOfIt) {
+  const OtherChild child;
+  const MischievousRow row([](auto, auto) {});
+  EXPECT_EQ(run(row), "");
+}
+
+TEST_F(SupervisedRow, WhoseServerDiesIsNotHeldUpByAChildThatIsNotOfIt) {
+  const OtherChild child;
+  const MischievousRow row([](auto, std::uint64_t count) {
+    if (count == 2) ::kill(::getpid(), SIGKILL);
+  });
+  EXPECT_EQ(run(row), "the server process died");
+}
+
+TEST_F(SupervisedRow, IsCountedBesideAChildThatIsNotOfIt) {
+  for (const Role traced : {Role::client, Role::server}) {
+    const OtherChild child;
+    const MischievousRow row([](auto, auto) {});
+    SlotPlan plan = plan_for(row);
+    plan.trace = traced;
+    std::string why;
+    Supervisor supervisor(1000, 20'000 * kMilli);
+    const auto count = supervisor.trace(plan, why);
+    if (!count && why.find("ptrace") != std::string::npos) GTEST_SKIP() << why;
+    EXPECT_TRUE(count) << why;
+  }
+}
+
 // A pipe of one page, whose client is stopped for a while before it has filled it: as one is that
 // waits for a processor.
 class StoppedEnd final : public Endpoint {
