@@ -10,27 +10,21 @@
 #include "farcall/error.hpp"
 
 namespace farcall::compare {
-namespace {
-
-constexpr const char* kName = "libfarcall-preload.so";
-
-}  // namespace
-
 std::string find_library() {
   const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   for (const auto& place : {here / "src/preload", here / ".." / FARCALL_LIBDIR / "farcall",
                             std::filesystem::path(FARCALL_FULL_LIBDIR) / "farcall"}) {
     std::error_code unreachable;  // then it is not there
-    if (!std::filesystem::is_regular_file(place / kName, unreachable)) continue;
-    const std::string path = std::filesystem::canonical(place / kName);
+    if (!std::filesystem::is_regular_file(place / kLibraryName, unreachable)) continue;
+    const std::string path = std::filesystem::canonical(place / kLibraryName);
     if (path.find_first_of(" :\t\n") != std::string::npos)
       throw SystemError(EINVAL, fmt::format("preload {} (the dynamic linker takes no path with "
                                             "blanks or colons)",
                                             path));
     return path;
   }
-  throw SystemError(ENOENT, fmt::format("find {} (looked beside {} and in {}/farcall)", kName,
-                                        here.string(), FARCALL_FULL_LIBDIR));
+  throw SystemError(ENOENT, fmt::format("find {} (looked beside {} and in {}/farcall)",
+                                        kLibraryName, here.string(), FARCALL_FULL_LIBDIR));
 }
 
 std::string preload_list(const std::string& library) {
@@ -40,6 +34,21 @@ std::string preload_list(const std::string& library) {
   // One `farcall run` inside another.
   if ((":" + list + ":").find(":" + library + ":") != std::string::npos) return list;
   return library + ":" + list;
+}
+
+std::string without_library(const std::string& list) {
+  constexpr const char* kBetween = ": \t\n";
+  std::string others;
+  bool found = false;
+  for (std::size_t at = 0; (at = list.find_first_not_of(kBetween, at)) != std::string::npos;) {
+    const std::string path = list.substr(at, list.find_first_of(kBetween, at) - at);
+    at += path.size();
+    if (path.substr(path.rfind('/') + 1).starts_with(kLibraryName))
+      found = true;
+    else
+      others += (others.empty() ? "" : ":") + path;
+  }
+  return found ? others : list;
 }
 
 }  // namespace farcall::compare

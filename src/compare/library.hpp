@@ -5,6 +5,8 @@
 
 namespace farcall::compare {
 
+constexpr const char* kLibraryName = "libfarcall-preload.so";
+
 // Where the preload library lies: beside this command, in the build tree or in the installation
 // that it belongs to. Throws SystemError (ENOENT), or EINVAL where its path has a character at
 // which the dynamic linker would cut it.
@@ -12,5 +14,8 @@ std::string find_library();
 
 // The value of LD_PRELOAD with the library in front of those that are there already.
 std::string preload_list(const std::string& library);
+
+// A value of LD_PRELOAD without the library, wherever it lies; as it was, where it has none.
+std::string without_library(const std::string& list);
 
 }  // namespace farcall::compare

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "compare/environment.hpp"
 #include "compare/plot.hpp"
 #include "compare/preloaded.hpp"
 #include "compare/report.hpp"
@@ -232,6 +233,7 @@ int compare_rows(const Options& options, const RowList& list) {
 }
 
 int compare_command(const Options& options) {
+  begin_without_library();
   // A peer that goes away is an error that calls report.
   ::signal(SIGPIPE, SIG_IGN);
   try {

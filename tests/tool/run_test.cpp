@@ -231,6 +231,20 @@ TEST(RunCommand, ReportsAfterTheProgramHasEndedAndPassesOnItsCode) {
   EXPECT_TRUE(stats.at("endpoints").empty());
 }
 
+// Plain sockets are what the library is compared with.
+TEST(RunCommand, AComparisonBeginsAnewWithoutTheLibrary) {
+  const ScratchDirectory directory;
+  const Finished finished =
+      run_farcall({"run", "--stats-json", directory.file("stats"), "--", FARCALL_COMMAND, "compare",
+                   "--rows", "tcp", "--sizes", "64", "--placement", "free", "--budget", "20",
+                   "--rounds", "1", "--json", directory.file("[a,b] c")});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  std::ifstream figures(directory.file("[a,b] c"));
+  EXPECT_EQ(json::parse(figures).at("rows").at(0).at("mechanism"), "tcp");
+  std::ifstream file(directory.file("stats"));
+  EXPECT_TRUE(json::parse(file).at("endpoints").empty());
+}
+
 TEST(RunCommand, RunsNothingWhereItCouldNotReport) {
   const ScratchDirectory directory;
   const Finished finished = run_farcall({"run", "--stats-json", "/no/such/directory/x", "--", "sh",
