@@ -11,12 +11,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "farcall/broadcast.hpp"
 #include "farcall/memory.hpp"
@@ -143,7 +146,20 @@ TEST(TopCommand, TheFileIsThereWholeOrNotAtAll) {
   const Finished top =
       run_farcall({"top", "--once", "--prometheus", "--output", "/proc/nowhere/farcall.prom"});
   EXPECT_EQ(top.code, 1);
-  EXPECT_NE(top.err.find("/proc/nowhere/farcall.prom.new"), std::string::npos) << top.err;
+  EXPECT_NE(top.err.find("make a file in /proc/nowhere: "), std::string::npos) << top.err;
+}
+
+TEST(TopCommand, LeavesWhatLiesBesideItsOutputAlone) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("metrics");
+  std::ofstream(file) << "old";
+  std::ofstream(file + ".new") << "mine";
+  ASSERT_EQ(run_farcall({"top", "--once", "--prometheus", "--output", file}).code, 0);
+  std::ifstream beside(file + ".new");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(beside), {}), "mine");
+  std::vector<std::string> files = scratch.files();
+  std::ranges::sort(files);
+  EXPECT_EQ(files, (std::vector<std::string>{"metrics", "metrics.new"}));
 }
 
 TEST(TopCommand, ReplacesFilesAlone) {

@@ -8,8 +8,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
@@ -40,31 +44,55 @@ void write_all(int fd, const std::string& text) {
   }
 }
 
-UniqueFd open_beside(const std::string& beside, mode_t mode) {
-  ::unlink(beside.c_str());
-  UniqueFd file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file || ::fchmod(file.get(), mode) != 0) throw_errno("make " + beside);
-  return file;
+// A new file, at a name that is nobody's, or at none yet.
+struct NewFile {
+  UniqueFd file;
+  std::string name;
+};
+
+// Without a name, where the file system has such files: who is killed while he writes leaves none.
+NewFile make_in(const std::string& folder, mode_t mode) {
+  NewFile made{.file = UniqueFd(::open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600)),
+               .name = ""};
+  if (!made.file) {
+    made.name = folder + "/.farcall-XXXXXX";
+    made.file = UniqueFd(::mkostemp(made.name.data(), O_CLOEXEC));
+    if (!made.file) throw_errno("make a file in " + folder);
+  }
+  if (::fchmod(made.file.get(), mode) != 0) throw_errno("change who reads " + folder);
+  return made;
+}
+
+void give_name(NewFile& made, const std::string& folder) {
+  const std::string here = "/proc/self/fd/" + std::to_string(made.file.get());
+  for (int number = 0; made.name.empty(); ++number) {
+    std::string name = fmt::format("{}/.farcall-{}-{}", folder, ::getpid(), number);
+    if (::linkat(AT_FDCWD, here.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0)
+      made.name = std::move(name);
+    else if (errno != EEXIST)
+      throw_errno("make " + name);
+  }
 }
 
 // What is no file (a pipe, a device) is written to.
-// Who reads the file gets the whole of an old one or of a new one. The other file beside it is not
-// one that the collector reads (*.prom). It has the same name each time, so no more than one is
-// left by who is killed, and goes with the next.
+// Who reads the file gets the whole of an old one or of a new one. The other file in its folder is
+// not one that the collector reads (*.prom).
 void write_atomically(const std::string& name, const std::string& text) {
   const std::string path = watch::followed(name);
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode)) return write_all(watch::open_other(name).get(), text);
-  const std::string beside = path + ".new";
+  const std::string parent = std::filesystem::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent;
   const mode_t masked = ::umask(0);
   ::umask(masked);
-  const UniqueFd file = open_beside(beside, exists ? status.st_mode & 0777 : 0644 & ~masked);
+  NewFile made = make_in(folder, exists ? status.st_mode & 0777 : 0644 & ~masked);
   try {
-    write_all(file.get(), text);
-    if (::rename(beside.c_str(), path.c_str()) != 0) throw_errno("replace " + path);
+    write_all(made.file.get(), text);
+    give_name(made, folder);
+    if (::rename(made.name.c_str(), path.c_str()) != 0) throw_errno("replace " + path);
   } catch (...) {
-    ::unlink(beside.c_str());
+    if (!made.name.empty()) ::unlink(made.name.c_str());
     throw;
   }
 }
