@@ -270,6 +270,8 @@ class Capture {
     for (const auto& [pid, process] : watched_) add_loss(*process);
     packets_.finish();
     file_.flush();
+    // What has stopped this may have ended the command, too.
+    const bool left = stop_.load(std::memory_order_relaxed) && command_ && !command_->has_ended();
     return {.packets = packets_.packets(),
             .bytes = packets_.bytes(),
             .processes = packets_.processes(),
@@ -277,7 +279,8 @@ class Capture {
             .missing = packets_.missing(),
             .ended = ended_count_,
             .stopped_itself = stopped_itself_,
-            .command_status = command_ ? command_->status() : 0};
+            .command_status = command_ ? command_->status() : 0,
+            .left_command = left};
   }
 
   [[nodiscard]] bool is_enough() const noexcept {

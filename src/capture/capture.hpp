@@ -33,6 +33,7 @@ struct Summary {
   std::size_t ended = 0;        // processes that ended meanwhile
   bool stopped_itself = false;  // for so long that it was not waited for
   int command_status = 0;       // as waitpid(2) tells it
+  bool left_command = false;    // `stop` was set before it had ended: it has no status, and goes on
 };
 
 // Until `stop` is set, the packets are there, or all processes of `pids` have ended. Throws

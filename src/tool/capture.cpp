@@ -21,6 +21,7 @@ namespace farcall::tool {
 namespace {
 
 std::atomic<bool> stop{false};
+std::atomic<int> stopped_by{0};
 std::atomic<std::int64_t> stopped_at{0};
 
 std::int64_t now_ns() noexcept {
@@ -35,6 +36,8 @@ void stop_or_end(int signal) {
   constexpr std::int64_t kTogether = 1'000'000'000;
   const std::int64_t now = now_ns();
   std::int64_t first = 0;
+  int none = 0;
+  stopped_by.compare_exchange_strong(none, signal, std::memory_order_relaxed);
   stop.store(true, std::memory_order_relaxed);
   if (stopped_at.compare_exchange_strong(first, now) || now - first < kTogether) return;
   ::signal(signal, SIG_DFL);
@@ -82,6 +85,7 @@ int run_capture(capture::Options& options, bool as_json) {
     const auto how = as_json ? &tell_programs : &tell;
     how(summary, options.file == "-" ? "standard output" : options.file);
     const int status = summary.command_status;
+    if (summary.left_command) return 128 + stopped_by;
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   } catch (const std::invalid_argument& wrong) {
     say("farcall: {}\n", wrong.what());

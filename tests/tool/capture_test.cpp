@@ -416,6 +416,22 @@ TEST_F(Capture, EndsWithTheStatusOfTheCommand) {
   EXPECT_EQ(run_farcall({"capture", "-w", file(), "-x", "kill -9 $$"}).code, 128 + SIGKILL);
 }
 
+// The status of a command that still runs is not known.
+TEST_F(Capture, HasNoStatusOfACommandThatItLeavesRunning) {
+  const std::string number = directory_.file("number");
+  Command command({"capture", "-w", file(), "-x",
+                   "echo $$ > " + number + ".new; mv " + number + ".new " + number +
+                       "; exec sleep 1000 > /dev/null 2>&1"});
+  ASSERT_TRUE(within_seconds(20, [&] { return size_of(number) != 0; }));
+  command.kill(SIGTERM);
+  const Finished finished = command.wait();
+  EXPECT_EQ(finished.code, 128 + SIGTERM) << finished.err;
+  pid_t left = 0;
+  std::ifstream(number) >> left;
+  ASSERT_GT(left, 1);
+  EXPECT_EQ(::kill(left, SIGKILL), 0) << "it was to go on";
+}
+
 TEST_F(Capture, LeavesAWholeFileWhenItIsInterrupted) {
   const Command command({"capture", "-w", file()});
   ASSERT_TRUE(within_seconds(20, [&] { return size_of(file()) != 0; }));
