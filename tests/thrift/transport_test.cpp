@@ -55,6 +55,41 @@ TEST(ThriftTransport, ANameThatNobodyServesIsNotOpen) {
   EXPECT_EQ(type_of([&] { transport.flush(); }), TTransportException::NOT_OPEN);
 }
 
+// Else the next call gets the answer to one that its program has given up.
+TEST(ThriftTransport, ACallThatIsRefusedIsNeverMade) {
+  const auto handler = std::make_shared<Ping>();
+  const Server<> server(Kind::threaded, std::make_shared<rpc::pingProcessor>(handler),
+                        std::make_shared<TTransportFactory>());
+  Caller<rpc::pingClient> caller(server.name);
+  rpc::test_struct reply;
+  caller.transport->close();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(type_of([&] { caller->ping(reply, sample(1)); }), TTransportException::NOT_OPEN);
+    EXPECT_EQ(type_of([&] { caller->hello("refused"); }), TTransportException::NOT_OPEN);
+  }
+  caller.transport->open();
+  caller->ping(reply, sample(2));
+  EXPECT_EQ(reply.values.a_string.size(), 2U);
+  caller->hello("made");
+  caller->ping(reply, sample(3));
+  EXPECT_EQ(reply.values.a_string.size(), 3U);
+  EXPECT_EQ(handler->hellos, 1);
+}
+
+TEST(ThriftTransport, AFramedCallThatIsRefusedIsNeverMade) {
+  const Server<> server(Kind::threaded,
+                        std::make_shared<rpc::calculatorProcessor>(std::make_shared<Calculator>()),
+                        std::make_shared<TFramedTransportFactory>());
+  const auto transport = std::make_shared<TFarcallTransport>(server.name);
+  rpc::calculatorClient client(
+      std::make_shared<TBinaryProtocol>(std::make_shared<TFramedTransport>(transport)));
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(type_of([&] { client.add(1, 2); }), TTransportException::NOT_OPEN);
+  transport->open();
+  EXPECT_EQ(client.add(30, 40), 70);
+  EXPECT_EQ(client.add(500, 600), 1100);
+}
+
 TEST(ThriftTransport, ANameIsServedOnce) {
   const std::string name = unique_name();
   TFarcallServerTransport one(name);

@@ -185,7 +185,10 @@ void TFarcallTransport::call_far(std::span<const std::byte> request) {
 }
 
 void TFarcallTransport::flush() {
-  if (!isOpen()) throw TTransportException(TTransportException::NOT_OPEN, name_);
+  if (!isOpen()) {
+    forget_written();  // or the next call would get the answer to this one
+    throw TTransportException(TTransportException::NOT_OPEN, name_);
+  }
   const auto message = written();
   if (message.empty()) return;
   give_room_back();
