@@ -260,6 +260,44 @@ TEST(ThriftTransport, ACallWhoseTimeIsOverIsNotMadeAgain) {
   EXPECT_GT(calls, 0);
 }
 
+// A bridge has errors of its own for what happens to a server.
+TEST(ThriftTransport, WhatABridgeSaysIsCalledAsBesideAServer) {
+  using Type = TTransportException::TTransportExceptionType;
+  const std::string name = unique_name();
+  const int channel = ::farcall_name_attach(name.c_str(), 0, 0600);
+  ASSERT_GT(channel, 0);
+  std::atomic<int> said{0};
+  std::thread far([&] {
+    for (std::uint32_t word[16];;) {
+      farcall_info info{};
+      const std::int64_t id = ::farcall_receive(channel, word, sizeof word, &info);
+      if (id < 0) return;
+      const bool has_descriptors = info.descriptor_count != 0;
+      (void)::farcall_drop_descriptors(&info);
+      if (has_descriptors)
+        ::farcall_error(id, EOPNOTSUPP);
+      else if (info.length == sizeof word[0])
+        ::farcall_reply(id, 0, nullptr, 0);
+      else
+        ::farcall_error(id, said);
+    }
+  });
+  TFarcallTransport client(name);
+  for (const auto& [error, type] :
+       {std::pair{ECONNRESET, Type::END_OF_FILE}, std::pair{ECONNREFUSED, Type::NOT_OPEN},
+        std::pair{ENETDOWN, Type::NOT_OPEN}, std::pair{ETIMEDOUT, Type::TIMED_OUT},
+        std::pair{EPROTO, Type::UNKNOWN}}) {
+    said = error;
+    EXPECT_NO_THROW(client.open());
+    const std::uint8_t bytes[8] = {};
+    client.write(bytes, sizeof bytes);
+    EXPECT_EQ(type_of([&] { client.flush(); }), type) << ::strerrorname_np(error);
+    EXPECT_FALSE(client.isOpen());
+  }
+  ::farcall_channel_destroy(channel);
+  far.join();
+}
+
 // However many come: each ends a wait, which begins anew.
 TEST(ThriftTransport, ATimeoutIsOneBesideSignals) {
   const std::string name = unique_name();

@@ -56,18 +56,30 @@ iovec part(const void* data, std::size_t size) {
   return {.iov_base = const_cast<void*>(data), .iov_len = size};
 }
 
+// What a bridge says of a server is called as what happens to one here.
+TTransportException::TTransportExceptionType type_of(int error) noexcept {
+  switch (error) {
+    case ENOENT:
+    case EACCES:
+    case ECONNREFUSED:  // as the next one, from a bridge: nobody has seen the call
+    case ENETDOWN: return TTransportException::NOT_OPEN;
+    case ESRCH:
+    case ECANCELED:
+    case EPIPE:
+    case ECONNRESET: return TTransportException::END_OF_FILE;
+    case ETIMEDOUT: return TTransportException::TIMED_OUT;
+    case EINTR: return TTransportException::INTERRUPTED;
+    default: return TTransportException::UNKNOWN;
+  }
+}
+
 }  // namespace
 
 void TFarcallTransport::fail(const std::system_error& error) {
   const int code = error.code().value();
-  auto type = TTransportException::UNKNOWN;
-  if (code == ENOENT || code == EACCES) type = TTransportException::NOT_OPEN;
-  if (code == ESRCH || code == ECANCELED || code == EPIPE) type = TTransportException::END_OF_FILE;
-  if (code == ETIMEDOUT) type = TTransportException::TIMED_OUT;
-  if (code == EINTR) type = TTransportException::INTERRUPTED;
   // What was asked may be answered later, and must not be taken for the answer to something else.
   close();
-  throw TTransportException(type, name_, code);
+  throw TTransportException(type_of(code), name_, code);
 }
 
 // Of the address space, for one reply of any length that comes from afar.

@@ -22,7 +22,7 @@
 //
 // Like others, these transports are used by one thread at a time, and an open one by a parent or by
 // its forked child. Errors are TTransportException:
-//   NOT_OPEN     no server has that name; not opened; closed
+//   NOT_OPEN     no server has that name, or a bridge finds none; not opened; closed
 //   END_OF_FILE  the other side has closed or died
 //   TIMED_OUT    the timeout has passed; the connection is of no use any more
 //   INTERRUPTED  interrupt() or interruptChildren() of the server
