@@ -125,6 +125,24 @@ def test_a_coroutine_waits_for_slow_readers():
     asyncio.run(main())
 
 
+def test_readers_are_invited_while_a_writer_waits():
+    async def main():
+        w = farcall.Broadcast(capacity=4096, policy="block")
+        r = w.invite().accept()
+        fill(w)
+        task = asyncio.create_task(w.asend(b"last".ljust(100)))
+        while not w._waiters()._sleeping:
+            await asyncio.sleep(0)
+        # First by a thread, of which the loop can tell whether it ever returns.
+        await asyncio.wait_for(asyncio.to_thread(w.invite), 60)
+        another = w.invite().accept()
+        assert not task.done()
+        r.close()
+        await asyncio.wait_for(task, 60)
+        assert another.recv(timeout=60) == b"last".ljust(100)
+    asyncio.run(main())
+
+
 def test_a_slow_reader_is_dropped():
     w = farcall.Broadcast(capacity=4096, policy="drop_reader")
     r = w.invite().accept()

@@ -131,17 +131,14 @@ static PyObject* publisher_send_fileno(PyObject* self, PyObject* unused) {
   return poll_descriptor_of(&as_publisher(self)->life, send_poll_descriptor);
 }
 
+/* Beside who sends, and may wait for readers as long as they like: any thread may. */
 static PyObject* publisher_invite(PyObject* self, PyObject* unused) {
   (void)unused;
-  struct sender* const sender = &as_publisher(self)->sender;
-  if (!enter(sender->life)) return NULL;
-  int64_t result = take_lock(sender->lock, begin_timeout(FARCALL_FOREVER));
-  if (result == 0) {
-    result = farcall_publisher_invite(sender->life->handle);
-    PyThread_release_lock(sender->lock);
-  }
-  leave(sender->life);
-  return result < 0 ? raise_error(result) : PyLong_FromLongLong(result);
+  struct life* const life = &as_publisher(self)->life;
+  if (!enter(life)) return NULL;
+  const int result = farcall_publisher_invite(life->handle);
+  leave(life);
+  return result < 0 ? raise_error(result) : PyLong_FromLong(result);
 }
 
 static PyObject* publisher_close(PyObject* self, PyObject* unused) {
