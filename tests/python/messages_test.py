@@ -81,6 +81,81 @@ def test_errors_are_raised(name, server):
         connection.send(b"closed")
 
 
+def test_a_connection_waits_for_a_server_that_has_stopped(name, server):
+    os.kill(server.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, server.pid, os.WSTOPPED)
+    handled = 0
+
+    def handle(*_):
+        nonlocal handled
+        handled += 1
+        if handled == 3:
+            os.kill(server.pid, signal.SIGCONT)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+    try:
+        connection = messages.connect(name, timeout=None)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    with connection:
+        assert handled >= 3
+        assert connection.send(b"abc") == b"cba"
+
+
+class Opens:
+    """What connect() has the library do, which fails with each of these errors before it is asked."""
+
+    def __init__(self, monkeypatch, *errors, ever=0):
+        functions = messages._lib()
+        self.left, self.ever, self.bounds = list(errors), ever, []
+        self.bound, self.name_open = functions.timeout, functions.name_open
+        monkeypatch.setattr(functions, "timeout", self.say)
+        monkeypatch.setattr(functions, "name_open", self.open)
+
+    def say(self, nanoseconds):
+        self.bounds.append(nanoseconds)
+        return self.bound(nanoseconds)
+
+    def open(self, name):
+        error = self.left.pop(0) if self.left else self.ever
+        if not error:
+            return self.name_open(name)
+        ctypes.set_errno(error)
+        return -1
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_a_connection_is_waited_for_as_long_as_there_is_time(name, server, monkeypatch, timeout):
+    opens = Opens(monkeypatch, errno.EINTR, errno.ETIMEDOUT, errno.ENOENT)
+    with messages.connect(name, timeout) as connection:
+        bounds = opens.bounds[:4]
+        assert connection.send(b"abc") == b"cba"
+    if timeout is None:
+        assert bounds == [-1] * 4
+    else:
+        assert 60e9 >= bounds[0] >= bounds[1] >= bounds[2] > bounds[3] > 0
+
+
+@pytest.mark.parametrize("said, raised", [(errno.EINTR, TimeoutError), (errno.ETIMEDOUT, TimeoutError),
+                                          (errno.ENOENT, FileNotFoundError)])
+def test_a_connection_is_not_waited_for_any_longer(name, monkeypatch, said, raised):
+    opens = Opens(monkeypatch, ever=said)
+    with pytest.raises(raised) as caught:
+        messages.connect(name, timeout=0.05)
+    assert caught.value.filename == name
+    assert all(0 <= bound <= 0.05e9 for bound in opens.bounds) and opens.bounds
+
+
+def test_a_connection_is_tried_at_once(name, server, monkeypatch):
+    opens = Opens(monkeypatch, errno.ENOENT)
+    with pytest.raises(FileNotFoundError):
+        messages.connect(name)
+    assert len(opens.bounds) == 1 and 0 < opens.bounds[0] <= 1e9
+    messages.connect(name).close()
+
+
 def test_pulses_and_what_is_sent_one_way():
     with messages.Channel(disconnect=True, room=4) as channel:
         connection = channel.connect()

@@ -36,6 +36,7 @@ _ONE_WAY = 1
 _SLICE = 0.0005  # seconds that a receiver waits in the library, which spins, before it polls
 _LONGEST_POLL = 1e6  # seconds; poll() takes no more than twice as many
 _FOR_EVER = 9e9  # seconds
+_PATIENCE = 1.0  # seconds that a server has to answer where nobody is to wait
 
 PULSE_DISCONNECT, PULSE_UNBLOCK, PULSE_DEATH = -1, -2, -3
 """Codes of pulses that the library sends."""
@@ -404,12 +405,27 @@ class Channel(_Numbered):
 
 
 def connect(name: str, timeout: float | None = 0) -> Connection:
-    """A connection to the channel of that name. `timeout`: waits so long until there is one."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while (number := _lib().name_open(os.fsencode(name))) < 0:
-        if ctypes.get_errno() != errno.ENOENT or (
-            deadline is not None and time.monotonic() >= deadline
-        ):
-            _fail(name)
-        time.sleep(0.005)
-    return Connection(number)
+    """A connection to the channel of that name.
+
+    `timeout`: waits so long until there is one and its server answers. With 0 there has to be one, and
+    its server has a second to answer.
+    """
+    waits = timeout is None or timeout > 0
+    end = None if timeout is None else time.monotonic() + (timeout if waits else _PATIENCE)
+    full_name, functions = os.fsencode(name), _lib()
+    while True:
+        left = None if end is None else max(0.0, end - time.monotonic())
+        functions.timeout(_nanoseconds(left))
+        number = functions.name_open(full_name)
+        if number >= 0:
+            return Connection(number)
+        # Where there is no bound the library has one of its own.
+        error = ctypes.get_errno()
+        is_over = end is not None and time.monotonic() >= end
+        if error == errno.EINTR and is_over:
+            error = errno.ETIMEDOUT
+        again = (errno.EINTR, errno.ETIMEDOUT) + (errno.ENOENT,) * waits
+        if error not in again or is_over:
+            raise OSError(error, os.strerror(error), name)
+        if error == errno.ENOENT:
+            time.sleep(0.005)
