@@ -171,6 +171,13 @@ void ExportedName::run() {
   }
 }
 
+// Whether the thread would be scheduled otherwise meanwhile. Who reads does so for all names, and
+// not as the client of one would have it.
+bool ExportedName::wants_other(const Worker& worker, const Header& header) const noexcept {
+  return name.local == Local::channel && header.kind != Kind::pulse &&
+         worker.would_change(header.priority);
+}
+
 // Answers wait for each other as long as there are more calls.
 bool ExportedName::take(Reader& reader, Worker& worker, std::uint64_t& taken) {
   const std::int64_t quick_ns = ticker_.crowded() ? kCrowdedQuickNs : kQuickNs;
@@ -186,7 +193,8 @@ bool ExportedName::take(Reader& reader, Worker& worker, std::uint64_t& taken) {
       session = admit(std::move(message));
     }
     if (!session) continue;
-    if (usual_ns_ >= quick_ns || with_leader_.exchange(true)) {
+    if (usual_ns_ >= quick_ns || wants_other(worker, session->header) ||
+        with_leader_.exchange(true)) {
       serve_soon(session);
       continue;
     }
@@ -384,6 +392,7 @@ void ExportedName::perform(Worker& worker, const std::shared_ptr<Session>& sessi
     session->worker = &worker;
   }
   LocalAnswer answer = ask_server(worker, *session);
+  worker.own_priority();
   {
     const std::lock_guard guard(session->lock);
     session->worker = nullptr;

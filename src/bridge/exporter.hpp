@@ -179,6 +179,7 @@ class ExportedName {
   static bool begin_assembling(Session& session);
   std::shared_ptr<Session> refuse(const std::shared_ptr<Session>& session, int error);
   void serve(Worker& worker, std::shared_ptr<Session> session);
+  [[nodiscard]] bool wants_other(const Worker& worker, const Header& header) const noexcept;
   void perform(Worker& worker, const std::shared_ptr<Session>& session);
   LocalAnswer ask_server(Worker& worker, const Session& session);
   std::shared_ptr<Session> next_of_strand(const Session& session);

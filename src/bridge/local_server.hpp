@@ -5,6 +5,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace farcall::bridge {
 // A thread of the bridge that calls local servers, and how it is interrupted there.
 class Worker {
  public:
-  Worker() : thread_(::pthread_self()) {}
+  Worker();
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -37,8 +38,12 @@ class Worker {
   void interrupt() noexcept;
   // No signal is on its way any more, so that none meets the next call. By the worker.
   void settle() noexcept;
-  // Of the messages that it sends from now on, if this process may choose.
+  // Whether to send messages of that priority would change how this thread is scheduled. 0: as it
+  // is by itself.
+  [[nodiscard]] bool would_change(int priority) const noexcept;
+  // Of the messages that it sends until it has its own again, if this process may choose.
   void take_priority(int priority) noexcept;
+  void own_priority() noexcept;
 
   // For a reply, of at most kLongest bytes; the worker's own. Costs what is used of it. Throws
   // std::bad_alloc.
@@ -51,16 +56,26 @@ class Worker {
   void hold(void* memory, std::size_t size) noexcept;
 
  private:
+  // How a thread is scheduled.
+  struct Scheduling {
+    int policy;
+    sched_param real_time;
+    int nice;
+    void apply(pthread_t thread) const noexcept;
+  };
+
   void unmap() noexcept;
 
   const pthread_t thread_;
+  Scheduling own_{};
+  const int own_priority_;
   std::atomic<unsigned> sent_{0};  // signals
   std::byte* room_ = nullptr;
   std::size_t room_size_ = 0;
   std::size_t room_used_ = 0;
   void* held_ = nullptr;
   std::size_t held_size_ = 0;
-  int priority_ = -1;
+  bool changed_ = false;  // its scheduling
 };
 
 struct LocalAnswer {

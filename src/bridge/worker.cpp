@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <utility>
 
 #include "bridge/local_server.hpp"
 #include "farcall/message.h"
@@ -54,24 +55,48 @@ void Worker::settle() noexcept {
   while (seen.load() != sent_.load()) ::sched_yield();
 }
 
-// Lowering is always permitted, but coming back is not: so it is tried upwards first.
-void Worker::take_priority(int priority) noexcept {
-  static const bool may = [] {
-    const int nice = ::getpriority(PRIO_PROCESS, 0);
-    return ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice - 1) == 0 &&
-           ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice) == 0;
-  }();
-  if (!may || priority == 0 || priority == priority_) return;
-  sched_param real_time{};
-  if (priority > 40) {
-    real_time.sched_priority = std::min(priority - 40, 99);
-    ::pthread_setschedparam(thread_, SCHED_RR, &real_time);
-  } else {
-    ::pthread_setschedparam(thread_, SCHED_OTHER, &real_time);
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 20 - priority);
-  }
+// The calling thread's.
+void Worker::Scheduling::apply(pthread_t thread) const noexcept {
+  ::pthread_setschedparam(thread, policy, &real_time);
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice);
   ::farcall_priority_changed();
-  priority_ = priority;
+}
+
+Worker::Worker() : thread_(::pthread_self()), own_priority_(::farcall_priority()) {
+  ::pthread_getschedparam(thread_, &own_.policy, &own_.real_time);
+  own_.nice = ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()));
+}
+
+// Lowering is always permitted, but coming back is not: so it is tried upwards first.
+bool Worker::would_change(int priority) const noexcept {
+  static const bool may = [this] {
+    const auto thread = static_cast<id_t>(::gettid());
+    sched_param higher = own_.real_time;
+    ++higher.sched_priority;
+    const bool is_real_time = own_.policy == SCHED_RR || own_.policy == SCHED_FIFO;
+    if (is_real_time && (::pthread_setschedparam(thread_, own_.policy, &higher) != 0 ||
+                         ::pthread_setschedparam(thread_, own_.policy, &own_.real_time) != 0))
+      return false;
+    return ::setpriority(PRIO_PROCESS, thread, own_.nice - 1) == 0 &&
+           ::setpriority(PRIO_PROCESS, thread, own_.nice) == 0;
+  }();
+  return may && priority != 0 && priority != own_priority_;
+}
+
+void Worker::take_priority(int priority) noexcept {
+  if (!would_change(priority)) return;
+  Scheduling other{.policy = SCHED_OTHER, .real_time = {}, .nice = 20 - priority};
+  if (priority > 40) {
+    other.policy = SCHED_RR;
+    other.real_time.sched_priority = std::min(priority - 40, 99);
+    other.nice = own_.nice;
+  }
+  changed_ = true;
+  other.apply(thread_);
+}
+
+void Worker::own_priority() noexcept {
+  if (std::exchange(changed_, false)) own_.apply(thread_);
 }
 
 // As long as there is memory for it, it has the size that any reply fits in.

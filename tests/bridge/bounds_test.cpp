@@ -3,9 +3,11 @@
 // What peers, near and far, would have a bridge do without end: wait, hold memory, say nothing.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
 #include <future>
 #include <regex>
 #include <thread>
@@ -145,6 +147,30 @@ TEST_F(BridgeBounds, NothingOfAnotherReplyIsInTheGapsOfOne) {
     raw_->publish("gap.v" + number, "gap.a" + number, "1;k=c;s=8", "gap 1000");
     ASSERT_NE(raw_->read_until("t=7\r\n\r\n" + std::string(999, '\0') + "x"), "") << i;
   }
+}
+
+// How urgent a call is says its client, or nobody: not who has called before. And no client says
+// it of the threads that serve all.
+TEST_F(BridgeBounds, NobodysPriorityStaysWithTheThreadThatServed) {
+  const int nice = ::getpriority(PRIO_PROCESS, 0);
+  if (::setpriority(PRIO_PROCESS, 0, nice - 1) != 0) GTEST_SKIP() << "no permission to raise it";
+  ::setpriority(PRIO_PROCESS, 0, nice);
+  const auto call = [this](const std::string& priority) {
+    raw_->publish("c.v1", "urgent.1", "1;k=c;s=1" + priority, "x");
+    EXPECT_NE(raw_->read_until("MSG urgent.1 "), "");
+    return service_->seen().priority.load();
+  };
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(call(";q=5"), 5);
+    EXPECT_EQ(call(""), 20 - nice);
+    EXPECT_EQ(call(";q=25"), 25);
+    EXPECT_EQ(call(""), 20 - nice);
+  }
+  const std::filesystem::path threads = "/proc/" + std::to_string(bridge_->pid()) + "/task";
+  for (const auto& each : std::filesystem::directory_iterator(threads))
+    EXPECT_EQ(
+        ::getpriority(PRIO_PROCESS, static_cast<id_t>(std::stoi(each.path().filename().string()))),
+        nice);
 }
 
 TEST_F(BridgeBounds, CallsThatWaitHaveABound) {
