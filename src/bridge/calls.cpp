@@ -175,6 +175,10 @@ void Calls::finish(OutgoingCall& call, Lock& lock, int error) {
 
 void Calls::give_up(OutgoingCall& call) {
   Lock lock(call.lock_);
+  give_up(call, lock);
+}
+
+void Calls::give_up(OutgoingCall& call, Lock& lock) {
   if (call.over_) return;
   call.over_ = true;
   --call.to_.statistics.in_progress;
@@ -205,7 +209,17 @@ void Calls::give_up_abandoned() {
     const std::lock_guard guard(abandoned_lock_);
     all.swap(abandoned_);
   }
-  for (const auto& call : all) give_up(*call);
+  std::erase_if(all, [this](const auto& call) {
+    Lock lock(call->lock_, std::try_to_lock);
+    if (!lock) return false;
+    give_up(*call, lock);
+    return true;
+  });
+  if (all.empty()) return;
+  // Who has them may wait for the cluster; and who calls this looks after all the others.
+  const std::lock_guard guard(abandoned_lock_);
+  abandoned_.insert(abandoned_.end(), all.begin(), all.end());
+  any_abandoned_ = true;
 }
 
 void Calls::cancel(OutgoingCall& call) {

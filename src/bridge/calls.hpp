@@ -94,7 +94,8 @@ class Calls {
   void start(const std::shared_ptr<OutgoingCall>& call);
   // Nobody waits any more: the exporter is told, and finished() is not called from now on.
   void give_up(OutgoingCall& call);
-  // The same, soon, by who calls give_up_abandoned(). Waits for nobody.
+  // The same, soon, by who calls give_up_abandoned() again and again. Neither waits for who has the
+  // call.
   void give_up_soon(std::shared_ptr<OutgoingCall> call) noexcept;
   void give_up_abandoned();
   // The client wants no answer any more, but waits for one: EINTR comes within the bound.
@@ -119,6 +120,8 @@ class Calls {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
+
+  void give_up(OutgoingCall& call, Lock& lock);
   void publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock, bool may_wait);
   void publish_pieces(OutgoingCall& call, Lock& lock);
   void tell(const std::string& session, const Header& header);

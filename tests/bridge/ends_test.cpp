@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,11 +15,13 @@
 #include <chrono>
 #include <filesystem>
 #include <iterator>
+#include <regex>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "bridge/harness.hpp"
+#include "bridge/raw.hpp"
 #include "farcall/message.h"
 
 namespace farcall::test {
@@ -261,6 +264,8 @@ class Line {
   [[nodiscard]] int cuts() const { return cuts_; }
   // From now on nothing is cut.
   void relent() { cutting_ = false; }
+  // Nothing goes to the server any more.
+  void stall(bool yes) { stalled_ = yes; }
 
  private:
   static int socket() { return ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); }
@@ -291,7 +296,8 @@ class Line {
     std::size_t come = 0;
     std::vector<char> part(4096);
     while (!stop_) {
-      std::array<pollfd, 2> both{pollfd{.fd = bridge, .events = POLLIN, .revents = 0},
+      const short up_events = stalled_ ? 0 : POLLIN;
+      std::array<pollfd, 2> both{pollfd{.fd = bridge, .events = up_events, .revents = 0},
                                  pollfd{.fd = server, .events = POLLIN, .revents = 0}};
       if (::poll(both.data(), both.size(), 50) <= 0) continue;
       for (const bool up : {true, false}) {
@@ -317,6 +323,7 @@ class Line {
   std::string url_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> cutting_{true};
+  std::atomic<bool> stalled_{false};
   std::atomic<int> cuts_{0};
   std::thread thread_;
 };
@@ -403,6 +410,47 @@ TEST_F(BridgeEnds, AServerHearsOfACallThatFailedWithItsCluster) {
   EXPECT_EQ(answer, "!ECONNRESET");
   nats_->start();
   EXPECT_TRUE(eventually([this] { return service_->seen().cancelled == 1; }));
+}
+
+// Its request has credit, and the line takes nothing. Who looks after all calls does not wait.
+TEST_F(BridgeEnds, AClientThatDiesInTheMiddleOfItsRequestStopsNoDeadline) {
+  Line line(nats_->port(), std::size_t{1} << 40, 1'000'000'000);
+  const std::string file =
+      scratch_.write("late.toml", "[[import]]\nsubject = \"late.v1\"\ndoor = \"" + path("late") +
+                                      "\"\ndeadline = 1.0\n");
+  importer_ = start_bridge(scratch_, "ends-importer-" + std::to_string(::getpid()),
+                           {"--config", file, "--nats", line.url(), "--death-bound", "60",
+                            "--import", "long.v1=door:" + path("long")});
+  const Raw raw(nats_->port());
+  raw.send("PING\r\n");
+  ASSERT_NE(raw.read_until("PONG"), "");
+  const pid_t client = ::fork();
+  if (client == 0) {
+    (void)call_door(path("long"), std::string(std::size_t{20} << 20, 'r'));
+    ::_exit(0);
+  }
+  std::string all;
+  std::smatch found;
+  ASSERT_TRUE(eventually([&] {
+    all += raw.read(5);
+    return std::regex_search(all, found, std::regex("MSG long\\.v1 1 (\\S+) "));
+  })) << importer_->said();
+  line.stall(true);
+  for (int i = 0; i < 8; ++i) raw.publish(found[1].str(), "session.1", "1;k=w;w=32", "");
+  nap(500);  // until the sockets are full; else it is no test of that
+  ::kill(client, SIGKILL);
+  ::waitpid(client, nullptr, 0);
+  nap(200);
+  std::string answer;
+  std::atomic<bool> over{false};
+  std::thread late([&] {
+    answer = call_door(path("late"), "x");
+    over = true;
+  });
+  EXPECT_TRUE(eventually([&] { return over.load(); }));
+  line.stall(false);
+  late.join();
+  EXPECT_EQ(answer, "!ETIMEDOUT");
 }
 
 TEST_F(BridgeEnds, SmallCallsPassALongOneOnASlowLine) {
