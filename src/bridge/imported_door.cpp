@@ -11,8 +11,11 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <fstream>
+#include <mutex>
 #include <thread>
+#include <unordered_map>
 
 #include "bridge/importer.hpp"
 #include "bridge/inside.hpp"
@@ -196,7 +199,7 @@ class DoorFile {
 class ImportedDoor final : public ImportedServer {
  public:
   ImportedDoor(Imported& name, ImportContext context) : name_(name), context_(context) {
-    fd_ = ::door_create(&ImportedDoor::serve, this, DOOR_REFUSE_DESC);
+    fd_ = ::door_create(&ImportedDoor::serve, listed_.cookie(), DOOR_REFUSE_DESC);
     if (fd_ < 0) throw BridgeError(fmt::format("cannot make a door: {}", ::strerrorname_np(errno)));
     const Door door = Door::adopt(::dup(fd_));
     // The file's mode is the door's: one that is there may let in others. Nobody of them is to get
@@ -215,13 +218,7 @@ class ImportedDoor final : public ImportedServer {
                                     name.name.path, error.what()));
     }
   }
-  // A call that had come when the door was closed may not have begun yet.
-  ~ImportedDoor() override {
-    constexpr std::chrono::milliseconds kBegin{10};
-    close();
-    do std::this_thread::sleep_for(kBegin);
-    while (inside_ != 0);
-  }
+  ~ImportedDoor() override { close(); }
   void close() override {
     if (!attached_) return;
     attached_.reset();
@@ -229,6 +226,51 @@ class ImportedDoor final : public ImportedServer {
   }
 
  private:
+  // Doors by number, which is their cookie: a thread that has been given a call may begin with it
+  // however late, when its door is no more.
+  class Listed {
+   public:
+    explicit Listed(ImportedDoor& door) : door_(door) {
+      const std::lock_guard guard(all().lock);
+      all().doors.emplace(number_ = ++all().last, &door);
+    }
+    Listed(const Listed&) = delete;
+    Listed& operator=(const Listed&) = delete;
+    // Nobody is in it any more, nor ever will be.
+    ~Listed() {
+      {
+        const std::lock_guard guard(all().lock);
+        all().doors.erase(number_);
+      }
+      while (door_.inside_ != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    [[nodiscard]] void* cookie() const noexcept { return reinterpret_cast<void*>(number_); }
+    static int call(void* cookie, std::size_t size) {
+      std::unique_lock lock(all().lock);
+      const auto found = all().doors.find(reinterpret_cast<std::uintptr_t>(cookie));
+      if (found == all().doors.end()) return ECONNREFUSED;
+      ImportedDoor& door = *found->second;
+      const Inside inside(door.inside_);
+      lock.unlock();
+      return door.call(size);
+    }
+
+   private:
+    struct All {
+      std::mutex lock;  // protects what follows
+      std::unordered_map<std::uintptr_t, ImportedDoor*> doors;
+      std::uintptr_t last = 0;
+    };
+    // Never destroyed: door threads outlive even the end of main().
+    static All& all() {
+      static All& it = *new All;
+      return it;
+    }
+
+    ImportedDoor& door_;
+    std::uintptr_t number_ = 0;
+  };
+
   static void serve(void* cookie, char* data, std::size_t size, door_desc_t* descriptors,
                     uint_t count);
   // What has a destructor is gone when they return. 0, or the errno that the call fails with.
@@ -241,6 +283,7 @@ class ImportedDoor final : public ImportedServer {
   int fd_ = -1;
   std::optional<AttachedDoor> attached_;
   std::atomic<unsigned> inside_{0};  // threads in call()
+  const Listed listed_{*this};       // last: until nobody uses the others
 };
 
 // Who calls, and whether it may.
@@ -266,7 +309,6 @@ int ImportedDoor::defer(door_deferred_t*& call) {
 }
 
 int ImportedDoor::call(std::size_t size) {
-  const Inside inside(inside_);
   Header header{.kind = Kind::call};
   door_deferred_t* deferred = nullptr;
   int error = identify(header);
@@ -290,7 +332,7 @@ int ImportedDoor::call(std::size_t size) {
 // Cancellation is enabled only where the call is over: it is for the thread between two calls.
 void ImportedDoor::serve(void* cookie, char*, std::size_t size, door_desc_t*, uint_t) {
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
-  const int error = static_cast<ImportedDoor*>(cookie)->call(size);
+  const int error = Listed::call(cookie, size);
   ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
   if (error != 0) ::door_refuse(error);
   // Where it cannot be refused the client gets EINTR, and no answer that would look like one.
