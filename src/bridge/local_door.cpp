@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <door.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,16 +19,23 @@ constexpr std::size_t kRoom = std::size_t{64} << 10;  // longer replies come in 
 
 class Descriptor {
  public:
-  explicit Descriptor(int fd) noexcept : fd_(fd) {}
+  explicit Descriptor(int fd) noexcept : fd_(fd) {
+    int type = 0;
+    socklen_t size = sizeof type;
+    is_socket_ = ::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
+  }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() {
     if (fd_ >= 0) ::close(fd_);
   }
   [[nodiscard]] int get() const noexcept { return fd_; }
+  // Of a door over shared memory; those of the kernel are none.
+  [[nodiscard]] bool is_socket() const noexcept { return is_socket_; }
 
  private:
   const int fd_;
+  bool is_socket_ = false;
 };
 
 class LocalDoor final : public LocalServer {
@@ -52,6 +60,12 @@ class LocalDoor final : public LocalServer {
     door_info_t info;
     return ::door_info(door.get(), &info) == 0 && info.di_target > 0 &&
            (info.di_attributes & DOOR_REVOKED) == 0;
+  }
+  // The same without asking a server, who may take long: a socket tells of its other end.
+  static bool is_gone(const Descriptor& door) {
+    if (!door.is_socket()) return !serves(door);
+    pollfd it{.fd = door.get(), .events = POLLRDHUP, .revents = 0};
+    return ::poll(&it, 1, 0) > 0 && (it.revents & (POLLRDHUP | POLLHUP)) != 0;
   }
   Handle current() {
     const std::lock_guard guard(lock_);
@@ -114,34 +128,26 @@ LocalAnswer LocalDoor::call(Worker& worker, const Header&, std::span<const std::
                             const std::atomic<bool>& cancelled) {
   constexpr LocalAnswer kAbsent{.error = ECONNREFUSED, .status = 0, .not_taken = true, .data = {}};
   Handle door = current();
-  if (!door) door = reopen(nullptr);
+  // Only before the call it is certain that nobody has seen it. Later EBADF may be the word of a
+  // server that has, and whose door is gone since.
+  if (!door || is_gone(*door)) door = reopen(door);
   if (!door) return kAbsent;
   const std::span<std::byte> room = worker.room(kRoom);
-  for (bool again = false;; again = true) {
-    door_arg_t arguments{.data_ptr = reinterpret_cast<char*>(const_cast<std::byte*>(data.data())),
-                         .data_size = data.size(),
-                         .desc_ptr = nullptr,
-                         .desc_num = 0,
-                         .rbuf = reinterpret_cast<char*>(room.data()),
-                         .rsize = room.size()};
-    if (::door_call(door->get(), &arguments) == 0) {
-      worker.used(std::min(arguments.data_size, room.size()));
-      return took(worker, door->get(), arguments, room);
-    }
-    const int error = errno;
-    worker.used(room.size());  // perhaps
-    // Nobody has seen it where the door is gone (a server may say EBADF for reasons of its own).
-    if (error == EBADF && !serves(*door)) {
-      door = reopen(door);
-      if (!door || again) return kAbsent;
-      continue;
-    }
-    if (cancelled && (error == EINTR || error == EAGAIN)) return {.error = EINTR};
-    // Without an answer, though nobody has given up: the server has failed. Or it is gone, and what
-    // is told of the door is late; or EBADF is its own word: whether it has seen the call is not
-    // known.
-    return {.error = error == EINTR || error == EBADF ? ECONNRESET : error};
+  door_arg_t arguments{.data_ptr = reinterpret_cast<char*>(const_cast<std::byte*>(data.data())),
+                       .data_size = data.size(),
+                       .desc_ptr = nullptr,
+                       .desc_num = 0,
+                       .rbuf = reinterpret_cast<char*>(room.data()),
+                       .rsize = room.size()};
+  if (::door_call(door->get(), &arguments) == 0) {
+    worker.used(std::min(arguments.data_size, room.size()));
+    return took(worker, door->get(), arguments, room);
   }
+  const int error = errno;
+  worker.used(room.size());  // perhaps
+  if (cancelled && (error == EINTR || error == EAGAIN)) return {.error = EINTR};
+  // Without an answer, though nobody has given up: the server has failed.
+  return {.error = error == EINTR || error == EBADF ? ECONNRESET : error};
 }
 
 }  // namespace

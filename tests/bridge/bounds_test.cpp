@@ -149,6 +149,21 @@ TEST_F(BridgeBounds, NothingOfAnotherReplyIsInTheGapsOfOne) {
   }
 }
 
+// EBADF is what a door says that is no more, and has seen nothing; and its server's own word.
+TEST_F(BridgeBounds, ACallThatIsRefusedAsItsDoorGoesIsMadeOnce) {
+  const int before = service_->seen().calls;
+  raw_->publish("d.v1", "anew.1", "1;k=c;s=4", "anew");
+  std::string answer = raw_->read_until("MSG anew.1 ");
+  answer += raw_->read(100);
+  EXPECT_EQ(service_->seen().calls, before + 1);
+  EXPECT_NE(answer.find(";e=" + std::to_string(ECONNRESET)), std::string::npos) << answer;
+  EXPECT_EQ(answer.find(";y=1"), std::string::npos) << "nor by another: " << answer;
+  // The next is for the door that is there now.
+  raw_->publish("d.v1", "anew.2", "1;k=c;s=1", "x");
+  EXPECT_NE(raw_->read_until("MSG anew.2 "), "");
+  EXPECT_EQ(service_->seen().calls, before + 2);
+}
+
 // How urgent a call is says its client, or nobody: not who has called before. And no client says
 // it of the threads that serve all.
 TEST_F(BridgeBounds, NobodysPriorityStaysWithTheThreadThatServed) {

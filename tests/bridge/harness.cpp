@@ -220,6 +220,21 @@ void sleep_until_cancelled() {
   ::sleep(60);
 }
 
+int served_door = -1;
+std::string door_path;
+
+void serve_door(void* cookie, char* data, std::size_t size, door_desc_t* descriptors, uint_t count);
+
+// Has another door in the place of this one, and says what a door says that is no more.
+void refuse_anew() {
+  const int before = served_door;
+  served_door = ::door_create(&serve_door, nullptr, 0);
+  ::fdetach(door_path.c_str());
+  ::fattach(served_door, door_path.c_str());
+  ::door_revoke(before);
+  ::door_refuse(EBADF);
+}
+
 void serve_door(void*, char* data, std::size_t size, door_desc_t*, uint_t) {
   static thread_local std::string reply;
   door_cred_t caller;
@@ -235,6 +250,7 @@ void serve_door(void*, char* data, std::size_t size, door_desc_t*, uint_t) {
   if (reply == "die") ::kill(::getpid(), SIGKILL);
   if (reply == "sleep") sleep_until_cancelled();
   if (reply == "refuse") ::door_refuse(EDOM);
+  if (reply == "anew") refuse_anew();
   if (reply.starts_with("nap "))
     ::usleep(static_cast<useconds_t>(std::stoi(reply.substr(4))) * 1000);
   if (reply.starts_with("big ")) {
@@ -327,9 +343,10 @@ Service::Service(const std::string& path, const std::string& channel, const Mach
 void Service::run(const std::string& path, const std::string& channel) const {
   served = seen_;
   server_number = number_;
-  const int door = ::door_create(&serve_door, nullptr, 0);
+  door_path = path;
+  served_door = ::door_create(&serve_door, nullptr, 0);
   ::close(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
-  if (door < 0 || ::fattach(door, path.c_str()) != 0) return;
+  if (served_door < 0 || ::fattach(served_door, path.c_str()) != 0) return;
   if (!channel.empty()) {
     const int number = ::farcall_name_attach(channel.c_str(), FARCALL_UNBLOCK, 0600);
     if (number < 0) return;

@@ -115,6 +115,7 @@ Ledger& ledger();
 // "sleep" is not answered, and counts who gives up; "die" ends the server; "fd" is answered with a
 // descriptor, by the door "fd N" with that one, which it keeps no longer; "big N" with N bytes; by
 // the door "nap N" after so many milliseconds;
+// "anew" is refused by the door with EBADF when another has taken its place;
 // "errno N", by the channel, with that; anything else with itself (by the channel with status 7).
 // One-way messages are numbers that count up. "id N" is entered into the ledger, and answered with
 // "done N".
