@@ -108,11 +108,30 @@ void note_flags(int fd, Side& side) noexcept {
   }
 }
 
+enum class Joined : std::uint8_t { yes, no, shared };
+
+// What belongs to each process alone is copied by fork(), so it is there before a child can be, and
+// with what all of them see; a child that came earlier has none. Holds both locks, and may be
+// taken once `life`, which whoever forks holds, is held as well.
+Joined take_rings(Side& side, std::byte* base, std::size_t size, const Ring& first,
+                  const Ring& second) noexcept {
+  if (side.processes.load(std::memory_order_relaxed) != 1) return Joined::shared;
+  // Somebody may have ended it just now, see end_candidacy().
+  std::uint32_t stage = side.connector ? Side::kListening : Side::kCandidate;
+  if (!side.stage.compare_exchange_strong(stage, Side::kJoined)) return Joined::no;
+  side.own().mapping = base;
+  side.own().mapped = size;
+  // The first one carries what the connecting end sends.
+  side.own().out = side.connector ? first : second;
+  side.own().in = side.connector ? second : first;
+  return Joined::yes;
+}
+
 // Maps both directions and lets the side use them.
-bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) noexcept {
+Joined join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) noexcept {
   const std::size_t size = kHeaderBytes + 2 * ring_bytes;
   std::byte* const base = map_connection(size, memory);
-  if (base == nullptr) return false;
+  if (base == nullptr) return Joined::no;
   const auto ring = [&](std::size_t which) {
     return Ring{.control = reinterpret_cast<Direction*>(base + which * kDirectionBytes),
                 .bytes = base + kHeaderBytes + which * ring_bytes,
@@ -124,23 +143,19 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   } else if (compare_with_peer(fd, side, *ring(1).control, *ring(0).control) != Agreement::agree) {
     kernel(SYS_munmap, base, size);
     give_up(fd, side, Reason::seen_too_late);
-    return false;
+    return Joined::no;
   }
   note_flags(fd, side);  // before anybody goes by it
+  Guard living(life_lock());
   const Guard receiving(side.receive_lock);
   const Guard sending(side.send_lock);
-  // Somebody may have ended it just now, see end_candidacy().
-  std::uint32_t stage = side.connector ? Side::kListening : Side::kCandidate;
-  if (!side.stage.compare_exchange_strong(stage, Side::kJoined)) {
+  const Joined joined = take_rings(side, base, size, ring(0), ring(1));
+  living.unlock();
+  if (joined != Joined::yes) {
     kernel(SYS_munmap, base, size);
-    return false;
+    return joined;
   }
   note_flags(fd, side);
-  side.own().mapping = base;
-  side.own().mapped = size;
-  // The first one carries what the connecting end sends.
-  side.own().out = ring(side.connector ? 0 : 1);
-  side.own().in = ring(side.connector ? 1 : 0);
   if (side.kind == Kind::tcp) hold_nothing_back(fd, side);
   note_room(side, fd);
   side.sender.publish(side.out());
@@ -157,7 +172,7 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
     side.own().counters->accelerated.fetch_add(1, std::memory_order_relaxed);
   observe_joined(side, memory);
   log(LogLevel::debug, "descriptor %d is accelerated", fd);
-  return true;
+  return Joined::yes;
 }
 
 void start_listening(int fd, Side& side) noexcept {
@@ -206,19 +221,21 @@ void take_memory(int fd, Side& side) noexcept {
   close_visitor(guest);
   side.guest = -1;
   if (got < 0) return;  // somebody else; the right one may still come
-  const bool proven = hello.magic == Hello::kMagic && hello.connector_cookie == cookie_of(fd) &&
-                      sought == 0 && found.cookie == hello.acceptor_cookie && found.uid == peer.uid;
+  const bool proven = hello.magic == Hello::kMagic &&
+                      hello.connector_cookie == cookie_of(fd) && sought == 0 &&
+                      found.cookie == hello.acceptor_cookie && found.uid == peer.uid;
   const std::uint64_t ring = hello.ring_bytes;
   const int memory = passed.fds[0];
   const bool sound =
       proven && is_sound_ring(ring) && is_sound_memory(memory, kHeaderBytes + 2 * ring);
   side.peer_pid = peer.pid;
   if (sound && count_accelerated()) {
-    if (join(fd, side, memory, ring, false)) {
+    const Joined joined = join(fd, side, memory, ring, false);
+    if (joined == Joined::yes) {
       stop_listening(side);
     } else {
       uncount_accelerated();
-      give_up(fd, side, Reason::no_memory);
+      give_up(fd, side, joined == Joined::shared ? Reason::shared : Reason::no_memory);
     }
   } else {
     give_up(fd, side, sound ? Reason::too_many : Reason::no_proof);
@@ -268,14 +285,13 @@ bool leave_memory(int fd, Side& side) noexcept {
                 .connector_cookie = found.cookie,
                 .ring_bytes = ring};
     // Mapped and begun before the other end can see it.
-    const bool joined = memory >= 0 && join(fd, side, memory, ring, true) &&
-                        send_with(host, &hello, sizeof hello, &memory, 1);
+    const Joined joined = memory >= 0 ? join(fd, side, memory, ring, true) : Joined::no;
+    const bool left = joined == Joined::yes && send_with(host, &hello, sizeof hello, &memory, 1);
     if (memory >= 0) kernel(SYS_close, memory);
-    if (!joined && !side.accelerated()) {
-      uncount_accelerated();
-      give_up(fd, side, Reason::no_memory);
-    }
-    return joined;
+    if (joined != Joined::yes) uncount_accelerated();
+    // Shared with a child that may close it: see step().
+    if (joined == Joined::no) give_up(fd, side, Reason::no_memory);
+    return left;
   };
   leave();
   kernel(SYS_close, host);

@@ -4,16 +4,25 @@
 // away from the others. The tests run as they are and with the library preloaded.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstddef>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "children.hpp"
+#include "preload/real.hpp"
+#include "steps.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
@@ -206,6 +215,124 @@ TEST(Copies, APairIsMadeWhereTheLibraryHasTheLastDescriptors) {
     const UniqueFd one(ends[0]);
     const UniqueFd other(ends[1]);
   });
+}
+
+// From here on the kernel stops this thread in each fcntl() with that command, until whoever reads
+// what is returned lets it go on. The library does not see who asked for it.
+int stop_in_fcntl(unsigned command) {
+  sock_filter steps[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fcntl, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[1])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, command, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{.len = std::size(steps), .filter = steps};
+  kernel(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  return static_cast<int>(
+      kernel(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program));
+}
+
+// Another thread of a process, which forks in the middle of what the first one does.
+class ForkingThread {
+ public:
+  template <class Work>
+  explicit ForkingThread(Work in_child)
+      : thread_([this, in_child] {
+          stopped_.wait(kNobody);
+          seccomp_notif there{};
+          kernel(SYS_ioctl, stopped_.load(), SECCOMP_IOCTL_NOTIF_RECV, &there);
+          if (::fork() == 0) in_child();
+          forked_ = true;
+          do {
+            seccomp_notif_resp goes_on{
+                .id = there.id, .val = 0, .error = 0, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
+            kernel(SYS_ioctl, stopped_.load(), SECCOMP_IOCTL_NOTIF_SEND, &goes_on);
+            there = {};
+          } while (kernel(SYS_ioctl, stopped_.load(), SECCOMP_IOCTL_NOTIF_RECV, &there) == 0);
+        }) {}
+  // When the calling thread, which nobody stops in anything else, comes to that.
+  void fork_in_fcntl(unsigned command) {
+    stopped_ = stop_in_fcntl(command);
+    stopped_.notify_one();
+  }
+  [[nodiscard]] bool has_forked() const { return forked_; }
+
+ private:
+  static constexpr int kNobody = -2;
+  std::atomic<int> stopped_{kNobody};
+  std::atomic<bool> forked_{false};
+  std::thread thread_;
+};
+
+// Sends an 'f' for each 'x' once it has forked, then what the parent of a child sends, and ends.
+void serve_and_fork(int fd, unsigned command, const Steps& steps, int told) {
+  const auto in_child = [&] {
+    ::alarm(30);
+    steps.await();
+    if (send(fd, "b") != "1") ::_exit(1);
+    steps.done();
+    steps.await();
+    const std::string got = receive(fd);
+    kernel(SYS_write, told, got.data(), got.size());
+    ::_exit(0);
+  };
+  static ForkingThread* other = nullptr;
+  if (preloaded()) (other = new ForkingThread(in_child))->fork_in_fcntl(command);
+  bool forked = false;
+  for (int i = 0; receive(fd) == "x"; ++i) {
+    if (!preloaded() && i == 20 && ::fork() == 0) in_child();
+    forked = other != nullptr ? other->has_forked() : i >= 20;
+    if (send(fd, forked ? "f" : "x") != "1") ::_exit(1);
+  }
+  if (send(fd, "ccc") != "3") ::_exit(1);
+  ::pause();
+}
+
+// `accepts`: it is the accepting end that is forked while it makes the memory.
+void fork_while_memory_is_made(bool accepts) {
+  Address address;
+  UniqueFd listener = listen_on_loopback(address);
+  const Steps steps;
+  int told[2];
+  ASSERT_EQ(::pipe2(told, O_CLOEXEC), 0);
+  const pid_t child = in_child([&] {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const UniqueFd fd = accepts ? accept_from(listener) : connect_to(address);
+    serve_and_fork(fd.get(), accepts ? F_ADD_SEALS : F_GET_SEALS, steps, told[1]);
+  });
+  ::close(told[1]);
+  const UniqueFd fd = accepts ? connect_to(address) : accept_from(listener);
+  std::string answer;
+  const auto ask = [&] {
+    EXPECT_EQ(send(fd.get(), "x"), "1");
+    answer = receive(fd.get());
+  };
+  for (int i = 0; i < 400 && answer != "f"; ++i) ask();
+  EXPECT_EQ(answer, "f") << "nothing was made";
+  for (int i = 0; i < 60 && answer == "f"; ++i) ask();
+  steps.step();
+  EXPECT_EQ(send(fd.get(), "c"), "1");
+  std::string all;
+  while (all.size() < 4) all += receive(fd.get());
+  EXPECT_EQ(all, "bccc");
+  EXPECT_EQ(send(fd.get(), "hello"), "5");
+  steps.tell();
+  pollfd wait{.fd = told[0], .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&wait, 1, 20'000), 1) << "the forked child sleeps beside what was sent";
+  char got[8] = {};
+  if (wait.revents != 0) kernel(SYS_read, told[0], &got, sizeof got - 1);
+  EXPECT_STREQ(got, "hello");
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(exit_status(child), 1000 + SIGKILL);
+  ::close(told[0]);
+}
+
+TEST(Copies, AForkWhileTheAcceptingEndMakesMemoryKeepsTheOrder) { fork_while_memory_is_made(true); }
+
+TEST(Copies, AForkWhileTheConnectingEndTakesMemoryKeepsTheOrder) {
+  fork_while_memory_is_made(false);
 }
 
 }  // namespace
