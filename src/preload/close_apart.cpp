@@ -12,7 +12,6 @@
 #include <cstdint>
 
 #include "preload/clone.hpp"
-#include "preload/proof.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
 
@@ -71,6 +70,8 @@ bool start_thread() noexcept {
   return clone_without_handlers(close_by_ending, stack, kThreadApart, &user) > 0;
 }
 
+}  // namespace
+
 // What else the program closes next is closed then: the thread has no copies by now. (But for files
 // whose own closing takes long.)
 void close_apart(int fd) noexcept {
@@ -89,26 +90,40 @@ void close_apart(int fd) noexcept {
   if (!begun) user.store(0, std::memory_order_release);
 }
 
-void close_fresh(int guest) noexcept {
-  ucred peer{};
-  if (peer_may_share(guest, peer))
-    kernel(SYS_close, guest);
-  else
-    close_apart(guest);
+namespace {
+
+// Whether nobody has left anything there, nor can from here on. A message, which may be one of no
+// bytes, comes with who sent it where that is wanted, and there is no place for that here; with the
+// end nothing comes.
+bool is_empty(int guest) noexcept {
+  const int on = 1;
+  msghdr message{};
+  return kernel(SYS_setsockopt, guest, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) == 0 &&
+         kernel(SYS_shutdown, guest, SHUT_RD) == 0 &&
+         kernel(SYS_recvmsg, guest, &message, MSG_PEEK | MSG_DONTWAIT) == 0 &&
+         (message.msg_flags & MSG_CTRUNC) == 0;
 }
 
 }  // namespace
+
+void close_connection(int fd) noexcept {
+  if (is_empty(fd))
+    kernel(SYS_close, fd);
+  else
+    close_apart(fd);
+}
 
 void close_listener(int listener) noexcept {
   if (!is_private(listener)) return;
   constexpr int kMostWaiting = 64;
   long guest = 0;
+  kernel(SYS_shutdown, listener, SHUT_RD);  // nobody comes any more
   for (int i = 0; i < kMostWaiting && guest >= 0; ++i) {
     guest = kernel(SYS_accept4, listener, nullptr, nullptr, SOCK_CLOEXEC);
-    if (guest >= 0) close_fresh(static_cast<int>(guest));
+    if (guest >= 0) close_connection(static_cast<int>(guest));
   }
   forget_private(listener);
-  // Somebody comes again and again.
+  // More than have a place there.
   if (guest >= 0)
     close_apart(listener);
   else
@@ -118,7 +133,7 @@ void close_listener(int listener) noexcept {
 void close_visitor(int guest) noexcept {
   if (!is_private(guest)) return;
   forget_private(guest);
-  close_fresh(guest);
+  close_connection(guest);
 }
 
 }  // namespace farcall::preload

@@ -7,9 +7,13 @@
 
 namespace farcall::preload {
 
+// A descriptor that came from somebody, of any kind.
+void close_apart(int fd) noexcept;
+// A socket connected to somebody, with what he has left.
+void close_connection(int fd) noexcept;
 // With who waits there.
 void close_listener(int listener) noexcept;
-// With what he has left.
+// The same as close_connection() of a private one.
 void close_visitor(int guest) noexcept;
 
 }  // namespace farcall::preload

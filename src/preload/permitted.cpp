@@ -57,6 +57,7 @@ constexpr SystemCall kCalls[] = {
     {SYS_setsockopt, {kNone, SOL_SOCKET, SO_SNDBUF}},
     {SYS_setsockopt, {kNone, SOL_SOCKET, SO_SNDBUFFORCE}},
     {SYS_setsockopt, {kNone, SOL_SOCKET, SO_BUF_LOCK}},
+    {SYS_setsockopt, {kNone, SOL_SOCKET, SO_PASSCRED}},
     {SYS_getsockname, {kNone}},
     {SYS_getpeername, {kNone}},
     {SYS_memfd_create, {0, MFD_CLOEXEC | MFD_ALLOW_SEALING}},

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "preload/close_apart.hpp"
 #include "preload/datagram_ring.hpp"
 #include "preload/diag.hpp"
 #include "preload/real.hpp"
@@ -163,8 +164,13 @@ bool send_with(int connection, void* words, std::size_t size, const int* fds,
 }
 
 Passed::~Passed() {
-  for (const int fd : fds)
-    if (fd >= 0) kernel(SYS_close, fd);
+  for (const int fd : fds) {
+    if (fd < 0) continue;
+    if (is_harmless)
+      kernel(SYS_close, fd);
+    else
+      close_apart(fd);
+  }
 }
 
 long receive_with(int connection, void* words, std::size_t size, Passed& passed) noexcept {
@@ -175,13 +181,22 @@ long receive_with(int connection, void* words, std::size_t size, Passed& passed)
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const long got = kernel(SYS_recvmsg, connection, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  const long got =
+      kernel(SYS_recvmsg, connection, &message, MSG_PEEK | MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got < 0) return got;
   const cmsghdr* const head = CMSG_FIRSTHDR(&message);
   if (head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS)
     std::memcpy(passed.fds, CMSG_DATA(head),
                 std::min<std::size_t>(head->cmsg_len - CMSG_LEN(0), sizeof passed.fds));
-  return got == static_cast<long>(size) ? got : -EPROTO;
+  // Of more than these nobody knows what they are.
+  return got == static_cast<long>(size) && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0
+             ? got
+             : -EPROTO;
+}
+
+void take_message(int connection, Passed& passed) noexcept {
+  passed.is_harmless = true;
+  kernel(SYS_recvfrom, connection, nullptr, 0, MSG_DONTWAIT, nullptr, nullptr);
 }
 
 bool is_socket_of(int fd, const Endpoint& address, std::uint64_t cookie) noexcept {

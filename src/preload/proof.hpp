@@ -41,18 +41,22 @@ int create_memory(const char* name, std::uint64_t bytes) noexcept;
 // Whether it is ordinary memory of exactly that size, and cannot shrink.
 bool is_sound_memory(int memory, std::uint64_t bytes) noexcept;
 
-// Descriptors that come with a message, closed at the end.
+// Descriptors that come with a message, closed at the end: apart, unless they are known to be of
+// kinds whose closing waits for nobody.
 struct Passed {
   int fds[2] = {-1, -1};
+  bool is_harmless = false;
   Passed() noexcept = default;
   Passed(const Passed&) = delete;
   Passed& operator=(const Passed&) = delete;
   ~Passed();
 };
-// Both without waiting. receive_with(): -EAGAIN: nothing yet; any other error: nothing that can be
-// used.
+// Without waiting. receive_with(): -EAGAIN: nothing yet; any other error: nothing that can be used.
+// What came stays in the queue, so that nothing else that was passed is closed for want of a place;
+// take_message() takes it out, once all that was passed is known to be harmless.
 bool send_with(int connection, void* words, std::size_t size, const int* fds,
                std::size_t count) noexcept;
 long receive_with(int connection, void* words, std::size_t size, Passed& passed) noexcept;
+void take_message(int connection, Passed& passed) noexcept;
 
 }  // namespace farcall::preload

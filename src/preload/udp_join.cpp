@@ -10,6 +10,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "preload/close_apart.hpp"
 #include "preload/diag.hpp"
 #include "preload/observed.hpp"
 #include "preload/permitted.hpp"
@@ -132,17 +133,23 @@ bool go_on_joining(UdpSocket& socket, int fd, Target& target) noexcept {
   if (got == -EAGAIN) return ++joining.looks < kMostLooks;
   if (got < 0 || answer.magic != kMagic || answer.receiver_cookie != joining.receiver_cookie)
     return false;
-  if (!joining.asked) return show_socket(socket, fd, target);
+  if (!joining.asked) {
+    if (passed.fds[0] >= 0) return false;
+    take_message(joining.connection, passed);
+    return show_socket(socket, fd, target);
+  }
   FoundSocket found{};
   if (find_receiver(joining.from, target.to, found) != 0 ||
-      found.cookie != joining.receiver_cookie || !is_witness_of(passed.fds[0], found.inode)) {
+      found.cookie != joining.receiver_cookie || !is_witness_of(passed.fds[0], found.inode) ||
+      passed.fds[1] >= 0) {
     count(target.counters, Reason::no_proof);
     return false;
   }
   socket.out[target.flow].checked_at = now_ticks();
   observe::set_carrier(socket.out[target.flow].observed, observe::Carrier::memory);
   target.state = Target::kJoined;
-  close_private(joining.connection);
+  take_message(joining.connection, passed);
+  close_visitor(joining.connection);
   joining.connection = -1;
   return true;
 }
@@ -153,7 +160,7 @@ void udp_give_up_joining(UdpSocket& socket) noexcept {
   Joining& joining = socket.joining;
   if (joining.connection < 0) return;
   // What it holds goes with it.
-  close_private(joining.connection);
+  close_visitor(joining.connection);
   joining.connection = -1;
   if (joining.asked)
     udp_end_out(socket, *joining.target, true);

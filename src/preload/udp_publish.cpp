@@ -42,7 +42,7 @@ InFlow* free_in(UdpSocket& socket) noexcept {
 
 // What the guest has left, if it can be believed.
 InFlow* take_flow(UdpSocket& socket, int fd, const ucred& peer, const Hello& hello,
-                  const Passed& passed) noexcept {
+                  Passed& passed) noexcept {
   FoundSocket sender{};
   if (hello.magic != kMagic || hello.receiver_cookie != cookie_of(fd) ||
       !is_sound_ring(hello.ring_bytes) ||
@@ -54,6 +54,7 @@ InFlow* take_flow(UdpSocket& socket, int fd, const ucred& peer, const Hello& hel
       find_receiver(hello.to, hello.from, sender) != 0 || sender.cookie != hello.sender_cookie ||
       sender.uid != peer.uid || !is_witness_of(passed.fds[1], sender.inode))
     return nullptr;
+  take_message(socket.guest, passed);
   // One that has begun anew, or another socket at the same address, comes after what was there.
   socket.each_in([&](InFlow& flow) {
     if (flow.from == hello.from) udp_let_end(flow);

@@ -218,16 +218,17 @@ void take_memory(int fd, Side& side) noexcept {
   const bool trusted = peer_may_share(guest, peer);
   const long got = trusted ? receive_with(guest, &hello, sizeof hello, passed) : -EPERM;
   if (got == -EAGAIN) return;  // it is about to
-  close_visitor(guest);
-  side.guest = -1;
-  if (got < 0) return;  // somebody else; the right one may still come
-  const bool proven = hello.magic == Hello::kMagic &&
+  const bool proven = got > 0 && hello.magic == Hello::kMagic &&
                       hello.connector_cookie == cookie_of(fd) && sought == 0 &&
                       found.cookie == hello.acceptor_cookie && found.uid == peer.uid;
   const std::uint64_t ring = hello.ring_bytes;
   const int memory = passed.fds[0];
-  const bool sound =
-      proven && is_sound_ring(ring) && is_sound_memory(memory, kHeaderBytes + 2 * ring);
+  const bool sound = proven && is_sound_ring(ring) &&
+                     is_sound_memory(memory, kHeaderBytes + 2 * ring) && passed.fds[1] < 0;
+  if (sound) take_message(guest, passed);
+  close_visitor(guest);
+  side.guest = -1;
+  if (got < 0) return;  // somebody else; the right one may still come
   side.peer_pid = peer.pid;
   if (sound && count_accelerated()) {
     const Joined joined = join(fd, side, memory, ring, false);
@@ -258,8 +259,11 @@ bool leave_memory(int fd, Side& side) noexcept {
     return true;
   }
   const int host = static_cast<int>(made);
+  if (kernel(SYS_connect, host, &name, length) < 0) {  // nobody there (yet)
+    kernel(SYS_close, host);
+    return true;
+  }
   const auto leave = [&]() -> bool {
-    if (kernel(SYS_connect, host, &name, length) < 0) return false;  // nobody there (yet)
     if (!is_sound(fd, side)) return false;
     ucred peer{};
     if (!peer_may_share(host, peer)) {
@@ -294,7 +298,7 @@ bool leave_memory(int fd, Side& side) noexcept {
     return left;
   };
   leave();
-  kernel(SYS_close, host);
+  close_connection(host);
   return true;
 }
 

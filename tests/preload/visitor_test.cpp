@@ -22,6 +22,7 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "children.hpp"
 #include "executed.hpp"
@@ -70,6 +71,8 @@ struct Left {
   bool knows_connector = true;
   bool knows_acceptor = true;
   std::uint64_t magic = 0x33504354'4C4C4143;
+  int beside = -1;  // comes with the memory
+  int behind = -1;  // comes with a message of its own
 };
 
 void leave_memory(const std::string& name, int connector, int acceptor, std::uint64_t bytes,
@@ -96,7 +99,12 @@ void leave_memory(const std::string& name, int connector, int acceptor, std::uin
                                  cookie_of(connector) + (left.knows_connector ? 0 : 1), left.ring};
   const std::string said(reinterpret_cast<const char*>(hello), sizeof hello);
   const int shown = left.instead < 0 ? memory.get() : left.instead;
-  ASSERT_EQ(send_with(visitor.get(), said, {shown}), std::ssize(said));
+  std::vector<int> fds{shown};
+  if (left.beside >= 0) fds.push_back(left.beside);
+  ASSERT_EQ(send_with(visitor.get(), said, fds), std::ssize(said));
+  if (left.behind >= 0) {
+    ASSERT_EQ(send_with(visitor.get(), "", {left.behind}), 0);
+  }
 }
 
 // How much memory a connection takes whose other end has no library, when somebody of that user
@@ -158,17 +166,31 @@ struct Lingering {
 };
 
 // Closes it in the child that takes it along.
-int as_one_whose_visitor_leaves_what_lingers() {
+int as_one_whose_visitor_leaves_what_lingers(uid_t user, int Left::*where) {
   Lingering lingering;
-  const int shown = lingering.one.get();
+  Left left;
+  left.*where = lingering.one.get();
   const auto close_own = [&] { kernel(SYS_close, lingering.one.release()); };
   const auto start = std::chrono::steady_clock::now();
-  const int taken = as_one_with_a_visitor(4711, {.instead = shown}, close_own);
+  const int taken = as_one_with_a_visitor(user, left, close_own);
   return std::chrono::steady_clock::now() - start < std::chrono::seconds(20) ? taken : 102;
 }
 
+struct Place {
+  const char* name;
+  int Left::*where;
+};
+constexpr Place kPlaces[] = {{"instead of memory", &Left::instead},
+                             {"beside memory", &Left::beside},
+                             {"behind memory", &Left::behind}};
+
 [[gnu::constructor(65535)]] void play_one_visited() {
-  play_role("left what lingers", as_one_whose_visitor_leaves_what_lingers);
+  for (const auto& [role, where] : kPlaces) {
+    play_role((std::string("left what lingers ") + role).c_str(),
+              [&] { return as_one_whose_visitor_leaves_what_lingers(4711, where); });
+    play_role((std::string("left by its user what lingers ") + role).c_str(),
+              [&] { return as_one_whose_visitor_leaves_what_lingers(::geteuid(), where); });
+  }
   play_role("visited by its user", [] { return as_one_with_a_visitor(::geteuid()); });
   play_role("visited by a stranger", [] { return as_one_with_a_visitor(4711); });
   play_role("left what may shrink",
@@ -199,8 +221,20 @@ TEST(Calls, MemoryIsTakenOnlyFromTheUserWhoHoldsTheOtherEnd) {
 TEST(Calls, WhatAStrangerLeavesHoldsNobodyUp) {
   if (!preloaded()) GTEST_SKIP() << "without the library nothing is taken from anybody";
   if (::geteuid() != 0) GTEST_SKIP() << "only root becomes a stranger";
-  const Ended stranger = execute_as("left what lingers", {});
-  EXPECT_EQ(stranger.status, 0) << stranger.said;
+  for (const Place& place : kPlaces) {
+    const Ended stranger = execute_as(std::string("left what lingers ") + place.name, {});
+    EXPECT_EQ(stranger.status, 0) << place.name << ": " << stranger.said;
+  }
+}
+
+// The memory itself is taken where nothing comes with it, as what comes behind it is nobody's.
+TEST(Calls, WhatAnAllowedVisitorLeavesHoldsNobodyUp) {
+  if (!preloaded()) GTEST_SKIP() << "without the library nothing is taken from anybody";
+  for (const Place& place : kPlaces) {
+    const Ended ended = execute_as(std::string("left by its user what lingers ") + place.name, {});
+    EXPECT_EQ(ended.status, place.where == &Left::behind ? 1 : 0)
+        << place.name << ": " << ended.said;
+  }
 }
 
 // What could be taken away again would end who looks there, and a ring is masked.
