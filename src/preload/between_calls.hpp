@@ -103,13 +103,18 @@ inline void look_briefly(Side& side) noexcept {
   }
 }
 
+// Whether the kernel was last asked something some time ago, or an epoll set has told of the
+// descriptor since.
+inline bool is_old(std::uint64_t asked_at, std::uint64_t now, int fd) noexcept {
+  constexpr std::uint64_t kAskEvery = 20 * kTicksPerMicrosecond;
+  return now - asked_at >= kAskEvery || epoll_told_since(fd, asked_at);
+}
+
 // Whether the kernel is to be asked for the end of the stream, where nothing is in the ring.
 inline bool time_to_look(Side& side, int fd) noexcept {
   constexpr std::uint32_t kEmptyCallsPerLook = 64;
-  constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
   const std::uint64_t now = now_ticks();
-  if (++side.empty_calls % kEmptyCallsPerLook != 0 && now - side.looked_at < kLookEvery &&
-      !epoll_told_since(fd, side.looked_at))
+  if (++side.empty_calls % kEmptyCallsPerLook != 0 && !is_old(side.looked_at, now, fd))
     return false;
   side.looked_at = now;
   return true;

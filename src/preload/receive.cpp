@@ -175,12 +175,15 @@ class Receiving {
   }
 
   // It is gone without a word, with messages of this side unread. The kernel is asked now and then,
-  // where take() does not do so.
+  // where take() does not do so; and that does not keep take() from asking in the next call, which
+  // may find nothing but the end.
   bool has_left_messages() noexcept {
     const Direction* const out = side_.out().control;
-    if (out == nullptr || !(side_.receiver.watched() || side_.receiver.may_have_news(side_.in())) ||
-        !time_to_look(side_, call_.fd))
+    if (out == nullptr || !(side_.receiver.watched() || side_.receiver.may_have_news(side_.in())))
       return false;
+    const std::uint64_t now = now_ticks();
+    if (!is_old(side_.looked_for_reset_at, now, call_.fd)) return false;
+    side_.looked_for_reset_at = now;
     const std::uint64_t sent = out->tail.load(std::memory_order_relaxed) & ~kFlags;
     const std::uint64_t taken = out->head.load(std::memory_order_relaxed) & ~kReclaiming;
     const bool unread = sent != taken || out->kernel_sent.load(std::memory_order_relaxed) !=

@@ -43,6 +43,7 @@ struct Side {
   alignas(kFalseSharing) Lock receive_lock;
   std::uint32_t empty_calls;
   std::uint64_t looked_at;                    // ticks
+  std::uint64_t looked_for_reset_at;          // ticks; of packets, with messages in the ring
   std::atomic<std::uint64_t> bytes_received;  // by the program
   Receiver receiver;
   Patience patience;

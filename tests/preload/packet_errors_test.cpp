@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <thread>
 
@@ -87,6 +88,23 @@ TEST(PacketErrors, AResetIsToldOnceToWhoSends) {
   EXPECT_EQ(send(fd, ""), "(EPIPE)");
 }
 
+// In a child, and in its parent: both wait for each message in their sets.
+void answer_questions(const Packets& both, int count) {
+  for (int i = 0; i < count; ++i) {
+    epoll_event event{};
+    if (::epoll_wait(both.set_b.get(), &event, 1, 20'000) != 1) ::_exit(1);
+    if (receive(both.b()) != "ask" || send(both.b(), "answer") != "6") ::_exit(2);
+  }
+}
+void ask_questions(const Packets& both, int count) {
+  for (int i = 0; i < count; ++i) {
+    epoll_event event{};
+    both.put("ask");
+    ASSERT_EQ(::epoll_wait(both.set_a.get(), &event, 1, 20'000), 1);
+    ASSERT_EQ(receive(both.a()), "answer");
+  }
+}
+
 // Whoever was killed announces no end.
 TEST(PacketErrors, AResetByOneWhoWasKilledIsToldBeforeItsLastMessages) {
   for (int round = 0; round < 3; ++round) {
@@ -97,11 +115,7 @@ TEST(PacketErrors, AResetByOneWhoWasKilledIsToldBeforeItsLastMessages) {
       ::alarm(60);
       both.pair.client.reset();
       both.set_a.reset();
-      for (int i = 0; i < 100; ++i) {
-        epoll_event event{};
-        if (::epoll_wait(both.set_b.get(), &event, 1, 20'000) != 1) ::_exit(1);
-        if (receive(both.b()) != "ask" || send(both.b(), "answer") != "6") ::_exit(2);
-      }
+      answer_questions(both, 100);
       steps.await();
       for (const char* const last : {"last", "very"})
         if (send(both.b(), last) != "4") ::_exit(3);
@@ -110,15 +124,7 @@ TEST(PacketErrors, AResetByOneWhoWasKilledIsToldBeforeItsLastMessages) {
     }
     both.pair.server.reset();
     both.set_b.reset();
-    const auto await_answer = [&] {
-      epoll_event event{};
-      ASSERT_EQ(::epoll_wait(both.set_a.get(), &event, 1, 20'000), 1);
-    };
-    for (int i = 0; i < 100; ++i) {
-      both.put("ask");
-      await_answer();
-      ASSERT_EQ(receive(both.a()), "answer");
-    }
+    ask_questions(both, 100);
     both.put("unread");
     steps.step();
     EXPECT_EQ(::kill(child, SIGKILL), 0);
@@ -128,6 +134,37 @@ TEST(PacketErrors, AResetByOneWhoWasKilledIsToldBeforeItsLastMessages) {
     EXPECT_EQ(receive(both.a()), "very");
     EXPECT_EQ(receive(both.a()), "(end)");
     EXPECT_EQ(send(both.a(), "x"), "(EPIPE)");
+  }
+}
+
+// Each of its calls comes too soon after the one before to ask the kernel anew.
+TEST(PacketErrors, TheEndOfOneWhoWasKilledIsToldBehindItsLastMessage) {
+  for (int round = 0; round < 5; ++round) {
+    const Steps steps;
+    Packets both(false);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);
+      both.pair.client.reset();
+      both.set_a.reset();
+      answer_questions(both, 100);
+      steps.await();
+      if (send(both.b(), "last") != "4") ::_exit(3);
+      steps.done();
+      steps.await();
+    }
+    both.pair.server.reset();
+    both.set_b.reset();
+    ask_questions(both, 100);
+    steps.step();
+    EXPECT_EQ(::kill(child, SIGKILL), 0);
+    EXPECT_EQ(exit_status(child), 1000 + SIGKILL);
+    char last[4];
+    char more[4];
+    const ssize_t got = ::recv(both.a(), last, sizeof last, MSG_DONTWAIT);
+    const ssize_t behind = ::recv(both.a(), more, sizeof more, MSG_DONTWAIT);
+    EXPECT_EQ(got, 4);
+    EXPECT_EQ(behind, 0) << std::strerror(errno);
   }
 }
 
