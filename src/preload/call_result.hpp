@@ -59,6 +59,14 @@ ssize_t result_elsewhere(const Call& call) noexcept;
 // to be made, for which what is there now is the kernel's.
 Side* side_by_now(const Call& call, Kind kind) noexcept;
 
+// What comes through the ring is copied, but where a stream's bytes are to be thrown away there is
+// no place for it. Who calls cannot tell without the lock: another thread may accelerate it.
+inline bool throws_away(const Side& side, const Call& call) noexcept {
+  return (call.flags & MSG_TRUNC) != 0 && side.kind == Kind::tcp &&
+         (call.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0 && side.in().control != nullptr &&
+         !side.receiver.has_left();
+}
+
 // Not of the call.
 bool is_of_connection(int error) noexcept;
 

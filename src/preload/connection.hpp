@@ -39,6 +39,8 @@ struct Call {
   mutable std::int64_t slept = 0;
 };
 
+// kThrowsAway: nothing is done, for the bytes of an accelerated stream are to be thrown away.
+inline constexpr ssize_t kThrowsAway = -100'004;
 ssize_t receive_from(Side& side, const Call& call) noexcept(false);
 ssize_t send_to(Side& side, const Call& call) noexcept(false);
 

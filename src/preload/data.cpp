@@ -30,13 +30,18 @@ ssize_t discard(Side& side, const Call& whole) {
   std::byte scratch[4096];
   const std::size_t wanted = bytes_in(whole.parts, whole.count);
   std::size_t done = 0;
+  std::int64_t slept = 0;
   while (done < wanted) {
     const std::size_t size = std::min(wanted - done, sizeof scratch);
     int flags = whole.flags & ~MSG_TRUNC;
     if (done != 0 && (flags & MSG_WAITALL) == 0) flags |= MSG_DONTWAIT;
     const iovec part = part_of(scratch, size);
     const auto bound = bind(real::next<"recv", Recv>(), whole.fd, scratch, size, flags);
-    const ssize_t got = receive_from(side, call(whole.fd, &part, 1, flags, bound));
+    Call piece = call(whole.fd, &part, 1, flags, bound);
+    piece.is_rest = whole.is_rest || done != 0;
+    piece.slept = slept;
+    const ssize_t got = receive_from(side, piece);
+    slept = piece.slept;
     if (got < 0 && done == 0) return got;
     if (got < 0) keep_error(side, errno);
     if (got <= 0) break;
@@ -69,7 +74,8 @@ ssize_t peek_at_all(Side& side, const Call& whole) {
     if (got > 0 && has_ended(whole.fd)) return got;
   }
   hand_back(side, whole.fd, Reason::option);
-  return receive_from(side, whole);
+  const ssize_t got = receive_from(side, whole);
+  return got == kThrowsAway ? discard(side, whole) : got;
 }
 
 // Where nothing is wanted no message is read, and by writev() none is sent.
@@ -102,12 +108,14 @@ ssize_t receive_stream(Side& side, const Call& whole) {
   cancellation_point(side);
   if (is_unix(side.kind)) return receive_unix(side, whole);
   constexpr int kLookAtAll = MSG_PEEK | MSG_WAITALL;
-  if ((whole.flags & (MSG_TRUNC | MSG_WAITALL)) != 0 &&
-      (whole.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0 && side.accelerated()) [[unlikely]] {
-    if ((whole.flags & kLookAtAll) == kLookAtAll) return peek_at_all(side, whole);
-    if ((whole.flags & MSG_TRUNC) != 0) return discard(side, whole);
-  }
-  return receive_from(side, whole);
+  const bool looks_at_all =
+      (whole.flags & kLookAtAll) == kLookAtAll && (whole.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0;
+  if (looks_at_all && side.accelerated()) [[unlikely]]
+    return peek_at_all(side, whole);
+  const ssize_t got = receive_from(side, whole);
+  if (got != kThrowsAway) [[likely]]
+    return got;
+  return looks_at_all ? peek_at_all(side, whole) : discard(side, whole);
 }
 
 // recvmsg() on a copy of what the program passed, since a call may be made more than once, and

@@ -97,10 +97,12 @@ int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flag
                             .timeout = timeout,
                             .moved = 0};
     const ssize_t bytes = receive_from(side, many.as_one());
-    if (bytes < 0 || many.moved != 0) return many.moved != 0 ? many.moved : -1;
-    // It was accelerated just now, and the first has come from the ring.
-    messages[0].msg_len = static_cast<unsigned>(bytes);
-    return 1;
+    if (bytes != kThrowsAway) {
+      if (bytes < 0 || many.moved != 0) return many.moved != 0 ? many.moved : -1;
+      // It was accelerated just now, and the first has come from the ring.
+      messages[0].msg_len = static_cast<unsigned>(bytes);
+      return 1;
+    }
   }
   constexpr std::int64_t kLongest = INT64_MAX / 4;
   std::int64_t deadline = 0;

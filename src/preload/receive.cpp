@@ -456,6 +456,8 @@ ssize_t receive_once(Side& side, const Call& call) {
   if (side.error_kept.load(std::memory_order_relaxed) != 0 &&
       (side.has_messages() || !has_bytes(side, call.fd)))
     if (const int error = take_error_to_receive(side); error != 0) return fail(-error);
+  if (throws_away(side, call)) [[unlikely]]
+    return kThrowsAway;
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return receive_with_bad_pointer(side, call, guard);
   if (side.in().control == nullptr || side.receiver.has_left() ||

@@ -121,7 +121,8 @@ int setsockopt(int fd, int level, int option, const void* value, socklen_t size)
     if (level == IPPROTO_TCP && option == TCP_NODELAY && side->kind == Kind::tcp &&
         side->accelerated() && has_number) {
       side->nodelay.store(number != 0, std::memory_order_relaxed);
-      return 0;  // it is set in the kernel, see join()
+      // It is set in the kernel, see join(). To set it once more pushes what is corked.
+      if (number == 0) return 0;
     }
   }
   if (UdpSocket* const udp = find_udp(fd)) udp_option(*udp, fd, level, option);

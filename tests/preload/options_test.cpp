@@ -93,6 +93,23 @@ TEST(TcpCalls, WhatIsCorkedIsTheKernelsToHoldBack) {
   pair.talk(20);
 }
 
+int held_back(int fd) {
+  int bytes = -1;
+  EXPECT_EQ(kernel(SYS_ioctl, fd, SIOCOUTQNSD, &bytes), 0);
+  return bytes;
+}
+
+TEST(TcpCalls, WhatIsCorkedIsPushedByNoDelay) {
+  const Pair pair;
+  set_option(pair.client.get(), IPPROTO_TCP, TCP_CORK, 1);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(send(pair.client.get(), "head"), "4");
+    set_option(pair.client.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    EXPECT_EQ(held_back(pair.client.get()), 0);
+    EXPECT_EQ(receive(pair.server.get()), "head");
+  }
+}
+
 TEST(TcpCalls, ACorkThatWasThereFirstHoldsBackToo) {
   const Pair pair(false);
   set_option(pair.client.get(), IPPROTO_TCP, TCP_CORK, 1);
@@ -255,6 +272,26 @@ TEST(TcpCalls, WhatIsThrownAwayGoesNowhere) {
   EXPECT_EQ(thrown_away(6, MSG_WAITALL), 6);
   later.join();
   pair.talk(5);
+}
+
+// The sender pauses for less than the limit, and goes on for many times as long.
+TEST(TcpCalls, WhatIsThrownAwayIsWaitedForNoLongerThanTheTimeLimit) {
+  constexpr std::size_t kPiece = 4096;
+  constexpr int kPieces = 40;
+  const Pair pair;
+  const timeval limit{.tv_sec = 0, .tv_usec = 50'000};
+  ASSERT_EQ(::setsockopt(pair.server.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  std::atomic<bool> over{false};
+  std::thread later([&] {
+    for (int i = 0; i < kPieces && !over; ++i) {
+      std::this_thread::sleep_for(35ms);
+      EXPECT_EQ(send(pair.client.get(), std::string(kPiece, 'x')), std::to_string(kPiece));
+    }
+  });
+  EXPECT_LT(::recv(pair.server.get(), nullptr, kPiece * kPieces, MSG_TRUNC | MSG_WAITALL),
+            static_cast<ssize_t>(kPiece * kPieces));
+  over = true;
+  later.join();
 }
 
 TEST(Calls, AnUrgentByteMayComeAtAnyTime) {
