@@ -47,17 +47,9 @@ inline bool is_gone(const Side& side, std::uint32_t generation) noexcept {
 inline bool is_elsewhere(const Side& side, const Call& call) noexcept {
   return find_side(call.fd) != &side;
 }
-// Such a call is to be made anew, on what the number refers to now.
-inline bool is_elsewhere_or_gone(const Side& side, const Call& call,
-                                 std::uint32_t generation) noexcept {
-  return is_gone(side, generation) || is_elsewhere(side, call);
-}
-// What it returns that has done nothing yet: kElsewhere; or EBADF, where somebody has closed the
-// number during the call and the library knows of no other file that took its place at once.
-ssize_t result_elsewhere(const Call& call) noexcept;
-// The side of the same kind that the call goes on with. Null: it is the program's own call that is
-// to be made, for which what is there now is the kernel's.
-Side* side_by_now(const Call& call, Kind kind) noexcept;
+// What such a call returns: what the program's own does, unless that were another connection's
+// business, which has not been prepared for it.
+ssize_t call_elsewhere(const Call& call, Guard& guard) noexcept(false);
 
 // What comes through the ring is copied, but where a stream's bytes are to be thrown away there is
 // no place for it. Who calls cannot tell without the lock: another thread may accelerate it.

@@ -9,11 +9,9 @@
 #include <iterator>
 
 #include "preload/call_result.hpp"
-#include "preload/hooked_call.hpp"
 #include "preload/kind.hpp"
 #include "preload/log.hpp"
 #include "preload/real.hpp"
-#include "preload/replace.hpp"
 #include "preload/transfer.hpp"
 
 namespace farcall::preload {
@@ -103,9 +101,7 @@ int take_pending_error(Side& side, int fd) noexcept {
   if (error == 0) kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &size);
   const Guard receiving(side.receive_lock);
   if (receiving) error = told_by_kernel(side, fd, error);
-  if (error != 0 || !receiving || find_side(fd) != &side || !peer_is_gone(side, fd) ||
-      !is_reset(side, fd))
-    return error;
+  if (error != 0 || !receiving || !peer_is_gone(side, fd) || !is_reset(side, fd)) return error;
   reset_is_told(side, fd);
   return ECONNRESET;
 }
@@ -158,15 +154,9 @@ ssize_t broken(Side& side, int fd) noexcept {
   return fail(-ECONNRESET);
 }
 
-ssize_t result_elsewhere(const Call& call) noexcept {
-  return was_replaced(call.fd) ? kElsewhere : fail(-EBADF);
-}
-
-Side* side_by_now(const Call& call, Kind kind) noexcept {
-  Side* const side = find_side(call.fd);
-  if (side != nullptr && side->kind == kind) return side;
-  leave_socket(call.fd);
-  return nullptr;
+ssize_t call_elsewhere(const Call& call, Guard& guard) noexcept(false) {
+  guard.unlock();
+  return find_side(call.fd) == nullptr ? call.libc_call(call.arguments) : fail(-EBADF);
 }
 
 // Not of the call.

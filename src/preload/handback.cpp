@@ -88,7 +88,7 @@ std::size_t send_now(int fd, const Ring& memory, std::size_t from, std::size_t t
 // peer leaves.
 void ring_doorbell(Side& side, int fd) noexcept {
   const Guard guard(side.send_lock);
-  if (side.out().control == nullptr || side.sender.busy() || find_side(fd) != &side) return;
+  if (side.out().control == nullptr || side.sender.busy()) return;
   if (side.out().control->doorbell.load(std::memory_order_relaxed) != 0) return;
   if (side.out().control->kernel_taken.load(std::memory_order_acquire) < side.sender.kernel_sent())
     return;
@@ -137,7 +137,7 @@ class GivingBack {
   // While the lock was not held the socket was closed, or another thread has left.
   [[nodiscard]] bool over() const noexcept {
     return is_gone(side_, generation_) || side_.in().control == nullptr ||
-           side_.receiver.has_left() || descriptor_of(side_, fd_) < 0;
+           side_.receiver.has_left();
   }
 
  private:
@@ -159,8 +159,6 @@ class GivingBack {
       serve_peer();
       pause();
       if (!receiving_.lock() || over()) return false;
-      // The number may be another file's by now.
-      fd_ = descriptor_of(side_, fd_);
     }
     return true;
   }
@@ -279,8 +277,7 @@ class GivingBack {
   // Both ends may be leaving at once.
   void serve_peer() const noexcept {
     const Guard sending(side_.send_lock);
-    if (sending && !is_gone(side_, generation_) && side_.out().control != nullptr &&
-        find_side(fd_) == &side_)
+    if (sending && !is_gone(side_, generation_) && side_.out().control != nullptr)
       (void)serve_leaving_peer(side_, fd_);
   }
 
@@ -296,7 +293,7 @@ class GivingBack {
 // All that has been sent is the kernel's.
 bool leave_sending(Side& side, int fd) noexcept {
   const Guard sending(side.send_lock);
-  if (!sending || side.out().control == nullptr || find_side(fd) != &side) return false;
+  if (!sending || side.out().control == nullptr) return false;
   const bool first = !side.sender.gone_for_ever();
   send_last_bytes(side, fd, true);
   side.sender.leave_ring(side.out());
@@ -307,9 +304,7 @@ bool leave_sending(Side& side, int fd) noexcept {
 
 void leave_receiving(Side& side, int fd) noexcept {
   Guard receiving(side.receive_lock);
-  if (!receiving || side.in().control == nullptr || side.receiver.has_left() ||
-      find_side(fd) != &side)
-    return;
+  if (!receiving || side.in().control == nullptr || side.receiver.has_left()) return;
   side.receiver.watch_for_ever(side.in());
   side.in().control->tail.fetch_or(kLeft, std::memory_order_seq_cst);
   (void)side.receiver.next(side.in());

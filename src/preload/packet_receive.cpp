@@ -30,7 +30,6 @@ Came note_message(Side& side, const Call& call, std::size_t length) noexcept {
   const bool is_bell = ring.control != nullptr && doorbell_among(side.receiver, ring, 1) == 0;
   side.receiver.leave_kernel(ring, takes ? 1 : 0, takes ? length : 0);
   if (!is_bell) return Came::message;
-  if (is_elsewhere(side, call)) return Came::nothing;  // what is in the kernel is another's by now
   answer_leaving_peer(side, call.fd);
   std::byte bell;
   if (!takes && kernel(SYS_recvfrom, call.fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)

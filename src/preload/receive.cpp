@@ -153,7 +153,7 @@ class Receiving {
           break;
         case AfterLook::ended:
           if (total_ == 0) return result;
-          if (result < 0 && result != kElsewhere && owns_guard_) keep_error(side_, errno);
+          if (result < 0 && owns_guard_) keep_error(side_, errno);
           return total_;
       }
     }
@@ -350,7 +350,10 @@ class Receiving {
         note_spun(side_);
         owns_guard_ = guard_.lock();
         if (!owns_guard_) return ended(result, fail(-EINTR));
-        if (is_elsewhere_or_gone(side_, call_, generation_)) return moved(result, kNothing);
+        if (is_gone(side_, generation_)) {
+          owns_guard_ = false;
+          return ended(result, fail(-EBADF));
+        }
         if (stayed) {
           // What ended the wait may be no more than the end of the stream, or of a segment.
           const Receiver::Next next = side_.receiver.next(side_.in());
@@ -378,21 +381,17 @@ class Receiving {
       owns_guard_ = !is_gone(side_, generation_);
       return AfterLook::message;
     }
-    if (is_elsewhere_or_gone(side_, call_, generation_)) return moved(result, result);
+    if (is_gone(side_, generation_)) {
+      owns_guard_ = false;
+      if (result > 0) total_ += result;
+      return ended(result, result == kNothing ? fail(-EBADF) : result);
+    }
     if (result == kNothing || (result == 0 && side_.receiver.reclaim_unfinished(side_.in())))
       return AfterLook::look_again;
     if (result > 0) return AfterLook::took;
     if (result == 0) side_.receiver.watch_for_ever(side_.in());
     if (result < 0) errno = told_by_kernel(side_, call_.fd, errno);
     return ended(result, at_end(side_, call_.fd, result));
-  }
-
-  // The number is another file's by now, or nobody's; `got` came by the last call of the kernel.
-  AfterLook moved(ssize_t& result, ssize_t got) noexcept {
-    owns_guard_ = !is_gone(side_, generation_);
-    if (got > 0) total_ += got;
-    if (got < 0 && got != kNothing && total_ != 0) got = kElsewhere;
-    return ended(result, got == kNothing ? result_elsewhere(call_) : got);
   }
 
   static AfterLook ended(ssize_t& result, ssize_t value) noexcept {
@@ -437,7 +436,7 @@ ssize_t receive_nothing(Side& side, const Call& call, Guard& guard) {
   settle_before_sleep();
   const ssize_t got = call.libc_call(call.arguments);
   const int error = errno;
-  if (guard.lock() && !is_elsewhere_or_gone(side, call, generation)) {
+  if (guard.lock() && !is_gone(side, generation)) {
     if (got < 0 && error == ECONNRESET) side.reset_told = true;
     if (got == 0 && peer_has_closed(side) && !has_bytes(side, call.fd))
       return at_end(side, call.fd, 0);
@@ -446,12 +445,12 @@ ssize_t receive_nothing(Side& side, const Call& call, Guard& guard) {
   return got;
 }
 
-// kNothing: look again. kElsewhere: where the number is now.
+// kNothing: look again.
 ssize_t receive_once(Side& side, const Call& call) {
   Guard guard(side.receive_lock);
   if (!guard) return fail(-EINTR);
   if (is_elsewhere(side, call)) [[unlikely]]
-    return kElsewhere;
+    return call_elsewhere(call, guard);
   // Bytes come before an error, messages behind it.
   if (side.error_kept.load(std::memory_order_relaxed) != 0 &&
       (side.has_messages() || !has_bytes(side, call.fd)))
@@ -480,15 +479,17 @@ void wake_up(Side& side, int fd) noexcept {
 }
 
 ssize_t receive_from(Side& side, const Call& call) noexcept(false) {
-  const Kind kind = side.kind;
-  for (Side* now = &side; now != nullptr;) {
-    const ssize_t got = receive_once(*now, call);
-    if (got == kElsewhere) [[unlikely]]
-      now = side_by_now(call, kind);
-    else if (got != kNothing)
-      return got;
+  for (;;) {
+    const ssize_t got = receive_once(side, call);
+    if (got != kNothing) return got;
   }
-  return call.libc_call(call.arguments);
+}
+
+ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false) {
+  Guard guard(side.receive_lock);
+  if (!guard) return fail(-EINTR);
+  if (side.in().control != nullptr) side.receiver.watch_for_ever(side.in());
+  return receive_plainly(side, call, guard);
 }
 
 }  // namespace farcall::preload

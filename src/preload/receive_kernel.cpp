@@ -4,7 +4,6 @@
 #include "preload/between_calls.hpp"
 #include "preload/call_result.hpp"
 #include "preload/handback.hpp"
-#include "preload/hooked_call.hpp"
 #include "preload/packet_receive.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
@@ -20,8 +19,7 @@ std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, s
     useful = without_doorbell(side.receiver, side.in(), parts, count, raw);
   const bool takes = (call.flags & MSG_PEEK) == 0;
   side.receiver.leave_kernel(side.in(), takes ? raw : 0);
-  // What is in the kernel is another connection's by now.
-  if (useful == raw || is_elsewhere(side, call)) return useful;
+  if (useful == raw) return raw;
   answer_leaving_peer(side, call.fd);
   std::byte bell;
   if (useful == 0 && !takes &&
@@ -69,8 +67,7 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) noexcept(fal
       side.receiver.leave_kernel(side.in(), 0);
       if (got < 0 && error == ECONNRESET) side.reset_told = true;
       const bool wanted_none = Span(call.parts, call.count).left() == 0;
-      if (got == 0 && !wanted_none && !is_elsewhere(side, call) && at_end(side, call.fd, 0) != 0)
-        return -1;
+      if (got == 0 && !wanted_none && at_end(side, call.fd, 0) != 0) return -1;
     }
     guard.unlock();
     if (got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) count_call(call.fd, side);
@@ -157,25 +154,9 @@ ssize_t receive_directly(Side& side, const Call& call, Guard& guard) noexcept(fa
   if (got == 0 ? side.receiver.reclaim_unfinished(ring)
                : error == EAGAIN && side.receiver.kernel_has_more(ring))
     return look_again(call);
-  if (is_elsewhere(side, call)) {
-    errno = error;
-    return got;
-  }
   if (got < 0) return fail(-told_by_kernel(side, call.fd, error));
   side.receiver.watch_for_ever(ring);
   return at_end(side, call.fd, 0);
-}
-
-ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false) {
-  Guard guard(side.receive_lock);
-  if (!guard) return fail(-EINTR);
-  if (is_elsewhere(side, call)) {
-    guard.unlock();
-    leave_socket(call.fd);
-    return call.libc_call(call.arguments);
-  }
-  if (side.in().control != nullptr) side.receiver.watch_for_ever(side.in());
-  return receive_plainly(side, call, guard);
 }
 
 }  // namespace farcall::preload

@@ -2,6 +2,8 @@
 //
 // Calls of a program that send.
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
@@ -14,7 +16,6 @@
 #include "preload/handback.hpp"
 #include "preload/packet.hpp"
 #include "preload/real.hpp"
-#include "preload/send_room.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
 #include "preload/upgrade.hpp"
@@ -22,10 +23,25 @@
 namespace farcall::preload {
 namespace {
 
-constexpr std::uint32_t kSendsPerLook = 64;
-constexpr std::uint64_t kCheckEvery = 100 * kTicksPerMicrosecond;
 constexpr std::size_t kKernelChunk = 64 * 1024;
 constexpr std::size_t kKernelChunkOfUnix = 16 * 1024;  // see ring_bytes_of()
+constexpr std::uint32_t kSendsPerLook = 64;
+constexpr std::uint64_t kCheckEvery = 100 * kTicksPerMicrosecond;
+
+// Newer bytes must not come before those of the ring there, so these go first. False: the kernel
+// has no room for all.
+bool leave_ring_for_kernel(Side& side, int fd) noexcept {
+  const bool can_be_sent = reclaim(side, fd, true);
+  if (side.sender.in_kernel()) return true;
+  const Ring& ring = side.out();
+  if (!can_be_sent || ring.control->receiver_finished.load(std::memory_order_relaxed) != 0)
+    side.sender.leave_ring(ring);  // the kernel says why
+  else if (side.sender.unread(ring) != 0 && !side.sender.broken())
+    return false;
+  else
+    side.sender.use_kernel(ring);
+  return true;
+}
 
 // Is the peer still there? A sender that never reads would not notice.
 void check_peer(Side& side, int fd) noexcept {
@@ -46,6 +62,45 @@ void check_peer(Side& side, int fd) noexcept {
   // One that has finished with sending may read on, and leave: then nothing could be put in front
   // of what is in the kernel.
   if (gone || leave_ring_for_kernel(side, fd)) side.sender.leave_ring(side.out());
+}
+
+// The ring is full: waits a little while the receiver makes room. Without the lock meanwhile.
+bool wait_for_room(Side& side, bool briefly, Guard& guard) noexcept {
+  const Ring ring = side.out();
+  const std::uint64_t before = ring.control->head.load(std::memory_order_relaxed);
+  guard.unlock();
+  const bool together =
+      ring.control->receiver_processor.load(std::memory_order_relaxed) == this_processor();
+  const auto moved = [&] {
+    return ring.control->head.load(std::memory_order_relaxed) != before ||
+           (ring.control->tail.load(std::memory_order_relaxed) & kFlags) != 0;
+  };
+  bool room = false;
+  if (together) {
+    for (unsigned i = 0;
+         i < (briefly ? 1 : 4) && !(room = moved()) && !others_compete(this_processor()); ++i)
+      give_turn();
+  } else {
+    const unsigned looks = briefly ? 100 : 2000;
+    for (unsigned i = 0; i < looks && !(room = moved()); ++i) relax();
+  }
+  return guard.lock() && (room || moved());
+}
+
+// The program is told that there is no room. Where that is not the kernel's word nobody would be
+// told when there is some again; so the kernel is made to tell at once, and the program asks again.
+ssize_t no_room(const Side& side, int fd) noexcept {
+  if ((poll_now(fd, POLLOUT) & POLLOUT) == 0) return fail(-EAGAIN);
+  // Each has the kernel wake whoever waits for room, and is set to what it was.
+  if (is_unix(side.kind)) {
+    const RoomForAll raised_and_lowered(fd, side.out().size);
+  } else {
+    int value = 0;
+    socklen_t size = sizeof value;
+    if (kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, &size) == 0)
+      kernel(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, size);
+  }
+  return fail(-EAGAIN);
 }
 
 // What the receiver's end of the kernel holds is in nobody's way.
@@ -121,7 +176,7 @@ ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& gua
   call.slept = now_ns() - start;
   const int error = errno;
   if (!guard.lock()) return fail(-EINTR);
-  if (is_elsewhere_or_gone(side, call, generation)) return result_elsewhere(call);
+  if (is_gone(side, generation)) return fail(-EBADF);
   if (side.kind == Kind::unix_stream && (result == 0 || error == EAGAIN) &&
       takes_more(side, call.fd)) {
     call.slept = 0;
@@ -230,8 +285,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
   const std::size_t wanted = from.left();
   for (unsigned waits = 0;;) {
     const auto sent = [&] { return static_cast<ssize_t>(wanted - from.left()); };
-    if (is_elsewhere_or_gone(side, call, generation))
-      return sent() != 0 ? sent() : result_elsewhere(call);
+    if (is_gone(side, generation)) return sent() != 0 ? sent() : fail(-EBADF);
     switch (way(side, call.fd)) {
       case Sender::Way::broken: return broken(side, call.fd);
       case Sender::Way::ring: {
@@ -248,7 +302,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
         if (side.sender.broken()) continue;
         if (!side.sender.closed(side.out())) {
           if (wait_for_room(side, nonblocking(side, call.flags), guard) && ++waits < 1000) continue;
-          if (is_elsewhere_or_gone(side, call, generation)) continue;
+          if (is_gone(side, generation)) continue;
         }
         if (!leave_ring_for_kernel(side, call.fd)) {
           const ssize_t waited = wait_for_kernel(side, call, sent() != 0, guard);
@@ -268,7 +322,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
     const ssize_t now = send_through_kernel(side, call, from, sent() == 0, cut, guard);
     if (now <= 0) {
       if (sent() == 0) return now;
-      if (now < 0 && !is_elsewhere_or_gone(side, call, generation)) keep_end(side, call.fd, errno);
+      if (now < 0 && !is_gone(side, generation)) keep_end(side, call.fd, errno);
       return sent();
     }
     from.skip(static_cast<std::size_t>(now));
@@ -289,7 +343,7 @@ bool is_urgent(const Side& side, const Call& call) noexcept {
 ssize_t send_all_by_kernel(Side& side, const Call& call, Afterwards afterwards) {
   Guard guard(side.send_lock);
   if (!guard) return fail(-EINTR);
-  if (is_elsewhere(side, call)) return kElsewhere;
+  if (is_elsewhere(side, call)) return call_elsewhere(call, guard);
   if (is_urgent(side, call)) {
     afterwards = Afterwards::kernel;
     if (side.out().control != nullptr)
@@ -337,7 +391,7 @@ ssize_t send_message(Side& side, const Call& call, Guard& guard) {
   const std::size_t length = message.left();
   bool cut = false;
   for (unsigned waits = 0;;) {
-    if (is_elsewhere_or_gone(side, call, generation)) return result_elsewhere(call);
+    if (is_gone(side, generation)) return fail(-EBADF);
     switch (way(side, call.fd)) {
       case Sender::Way::broken: return broken(side, call.fd);
       case Sender::Way::crowded:
@@ -355,7 +409,7 @@ ssize_t send_message(Side& side, const Call& call, Guard& guard) {
     if (side.sender.broken()) continue;
     if (!side.sender.closed(side.out())) {
       if (wait_for_room(side, nonblocking(side, call.flags), guard) && ++waits < 1000) continue;
-      if (is_elsewhere_or_gone(side, call, generation)) continue;
+      if (is_gone(side, generation)) continue;
     }
     if (!leave_ring_for_kernel(side, call.fd))
       if (const ssize_t waited = wait_for_kernel(side, call, false, guard); waited != 0)
@@ -365,7 +419,7 @@ ssize_t send_message(Side& side, const Call& call, Guard& guard) {
 
 // The kernel does not know that the peer has left messages in the ring.
 ssize_t tell_reset(Side& side, int fd, ssize_t result) noexcept {
-  if (result >= 0 || result == kElsewhere) return result;
+  if (result >= 0) return result;
   const int error = errno;
   if (error == ECONNRESET) side.reset_told = true;
   if (error != EPIPE) return fail(-error);
@@ -389,7 +443,7 @@ ssize_t send_packet(Side& side, const Call& call) {
     Guard guard(side.send_lock);
     if (!guard) return fail(-EINTR);
     if (is_elsewhere(side, call)) [[unlikely]]
-      return kElsewhere;
+      return call_elsewhere(call, guard);
     if (side.out().control != nullptr) {
       const std::size_t room = side.room.load(std::memory_order_relaxed);
       // Kernels differ in whether one of no bytes, unread, is a reason for a reset.
@@ -416,61 +470,38 @@ bool reclaim(Side& side, int fd, bool always) noexcept {
   return !is_of_connection(static_cast<int>(-error));
 }
 
-namespace {
-
-ssize_t try_by_kernel(Side& side, const Call& call, Afterwards afterwards) {
+ssize_t send_by_kernel(Side& side, const Call& call, Afterwards afterwards) noexcept(false) {
   if (!side.has_messages()) return send_all_by_kernel(side, call, afterwards);
   if (const int error = take_error(side); error != 0) return fail(-error);
   return tell_reset(side, call.fd, send_all_by_kernel(side, call, afterwards));
 }
 
-ssize_t try_to_send(Side& side, const Call& call) {
+ssize_t send_to(Side& side, const Call& call) noexcept(false) {
   if (side.has_messages()) return tell_reset(side, call.fd, send_packet(side, call));
   // A unix stream tells who sends of a broken pipe only.
   if (side.kind == Kind::tcp)
     if (const int error = take_error_to_send(side); error != 0) [[unlikely]]
       return fail(-error);
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
-    return try_by_kernel(side, call, Afterwards::ring);
+    return send_by_kernel(side, call, Afterwards::ring);
   // What is not copied stays in the kernel's stream; and see is_urgent().
   constexpr int kKernelOnly = MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN;
   if ((call.flags & kKernelOnly) != 0) {
     if ((call.flags & MSG_OOB) != 0) note_reason(side, Reason::urgent);
-    return try_by_kernel(side, call, Afterwards::kernel);
+    return send_by_kernel(side, call, Afterwards::kernel);
   }
   {
     Guard guard(side.send_lock);
     if (!guard) return fail(-EINTR);
     if (is_elsewhere(side, call)) [[unlikely]]
-      return kElsewhere;
+      return call_elsewhere(call, guard);
     if (side.out().control != nullptr) {
       if (call.count > kMostParts) return fail(-EINVAL);
       if (Span(call.parts, call.count).left() != 0) return send_accelerated(side, call, guard);
       return send_nothing(side, call, guard);
     }
   }
-  return try_by_kernel(side, call, Afterwards::ring);
-}
-
-// No lock is held.
-template <class Try>
-ssize_t send_where_it_is(Side& side, const Call& call, Try make) {
-  const Kind kind = side.kind;
-  for (Side* now = &side; now != nullptr; now = side_by_now(call, kind))
-    if (const ssize_t sent = make(*now); sent != kElsewhere) [[likely]]
-      return sent;
-  return call.libc_call(call.arguments);
-}
-
-}  // namespace
-
-ssize_t send_by_kernel(Side& side, const Call& call, Afterwards afterwards) noexcept(false) {
-  return send_where_it_is(side, call,
-                          [&](Side& now) { return try_by_kernel(now, call, afterwards); });
-}
-
-ssize_t send_to(Side& side, const Call& call) noexcept(false) {
-  return send_where_it_is(side, call, [&](Side& now) { return try_to_send(now, call); });
+  return send_by_kernel(side, call, Afterwards::ring);
 }
 
 }  // namespace farcall::preload

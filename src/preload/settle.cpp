@@ -70,13 +70,6 @@ bool settle_locked(Entry& entry, bool other_thread, bool last) noexcept {
     }
     if (now - entry.looked_at < kLong) return false;
   }
-  // The number may be another file's. Where this process has none any more, whoever took it has
-  // looked at what there was.
-  entry.fd = descriptor_of(side, entry.fd);
-  if (entry.fd < 0) {
-    noted_of(side).store(0, std::memory_order_relaxed);
-    return true;
-  }
   // Where the kernel has no room for all of it, the rest is looked at again.
   const std::uint64_t before = side.sender.kernel_sent();
   if (reclaim(side, entry.fd, false) && !last && side.sender.unread(side.out()) != 0) {

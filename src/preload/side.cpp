@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <cstdlib>
@@ -26,6 +27,7 @@ namespace farcall::preload {
 
 namespace detail {
 constinit std::array<std::atomic<Side*>, kMostDescriptors> table{};
+constinit std::array<std::atomic<std::uint64_t>, kMostDescriptors / 64> private_descriptors{};
 }  // namespace detail
 
 namespace {
@@ -44,13 +46,20 @@ static_assert(offsetof(Slab, sides) == kPages && sizeof(Slab) % kPages == 0);
 constinit std::atomic<Slab*> slab{nullptr};
 constinit std::array<std::atomic<std::uint16_t>, kMostSides> references{};
 constinit std::atomic<int> highest{0};
+constinit std::atomic<int> highest_private{0};
 constinit std::atomic<pid_t> pid{0};
 constinit Lock life;
-constinit Lock replacing;
-constinit std::atomic<bool> left{false};  // see leave_process()
+constinit std::atomic<bool> left{false};                   // see leave_process()
+constinit std::atomic<std::uint64_t> descriptor_limit{0};  // when it was last asked for
 
 // Connections of this process that are accelerated.
 constinit std::atomic<std::uint32_t> accelerated{0};
+
+void note_highest(std::atomic<int>& mark, int fd) noexcept {
+  int before = mark.load(std::memory_order_relaxed);
+  while (before < fd && !mark.compare_exchange_weak(before, fd, std::memory_order_relaxed)) {
+  }
+}
 
 Slab* get_slab() noexcept {
   Slab* found = slab.load(std::memory_order_acquire);
@@ -141,43 +150,7 @@ void for_each_own(Change change) noexcept {
     if (references[i].load(std::memory_order_relaxed) != 0) change(all->sides[i]);
 }
 
-// Another process has this one's side no longer, as if it had closed it. Holds `life`.
-void drop_inherited(Side& side) noexcept {
-  if (references[index_of(side)].fetch_sub(1, std::memory_order_relaxed) != 1) return;
-  if (side.accelerated()) uncount_accelerated();
-  side.own().in = {};
-  side.own().out = {};
-  stop_observing(side);
-  retire(side);
-  side.left_at.store(now_ns(), std::memory_order_relaxed);
-  note_dropped(index_of(side));
-  side.processes.fetch_sub(1, std::memory_order_acq_rel);
-}
-
-// One descriptor less; see forget(). `guard` holds `life`.
-Released count_out(Side& side, Guard& guard) noexcept {
-  if (references[index_of(side)].fetch_sub(1, std::memory_order_relaxed) != 1) return {};
-  if (side.accelerated()) uncount_accelerated();
-  stop_listening(side);
-  // A process that is about to end has been counted out already.
-  if (left.load(std::memory_order_relaxed))
-    return {.side = side.processes.load(std::memory_order_acquire) <= 0 ? &side : nullptr};
-  note_dropped(index_of(side));
-  std::int32_t alone = 1;
-  if (side.processes.compare_exchange_strong(alone, 0, std::memory_order_acq_rel))
-    return {.side = &side};
-  guard.unlock();
-  // Others go on with it; this process needs its mapping no more.
-  clear_rings(side);
-  guard.lock();
-  stop_observing(side);
-  retire(side);
-  const bool last = side.processes.fetch_sub(1, std::memory_order_acq_rel) == 1;
-  return {.side = last ? &side : nullptr};
-}
-
 void before_fork() noexcept {
-  replacing.lock();
   life.lock();
   expect_child();
   // Where this process has left already, the child alone is a holder.
@@ -189,30 +162,21 @@ void before_fork() noexcept {
   });
 }
 
-void in_parent() noexcept {
-  life.unlock();
-  replacing.unlock();
-}
+void in_parent() noexcept { life.unlock(); }
 
 void in_child() noexcept {
   left.store(false, std::memory_order_relaxed);
   const pid_t parent = pid.load(std::memory_order_relaxed);
   forget_before_fork_in_child();
   take_childs_place(parent);
-  const auto last = static_cast<std::size_t>(highest_private_descriptor()) / 64;
+  const auto last = static_cast<std::size_t>(highest_private.load(std::memory_order_relaxed)) / 64;
   for (std::size_t word = 0; word <= last; ++word) {
     std::uint64_t bits = detail::private_descriptors[word].exchange(0, std::memory_order_relaxed);
-    for (; bits != 0; bits &= bits - 1) {
-      const int fd = static_cast<int>(word * 64) + __builtin_ctzll(bits);
-      // A thread of the parent has put another file in its place just now, and closes it.
-      Side* const side = detail::table[static_cast<std::size_t>(fd)].exchange(nullptr);
-      if (side != nullptr) drop_inherited(*side);
-      kernel(SYS_close, fd);
-    }
+    for (; bits != 0; bits &= bits - 1)
+      kernel(SYS_close, static_cast<int>(word * 64) + __builtin_ctzll(bits));
   }
   forget_listeners();
   life.unlock();
-  replacing.unlock();
 }
 
 // A socket that is closed so is reset, as the kernel does for bytes in its own queue that nobody
@@ -364,46 +328,49 @@ void stop_listening(Side& side) noexcept {
   side.guest = -1;
 }
 
-Side* hold(int fd) noexcept {
-  const Guard guard(life);
-  Side* const side = find_side(fd);
-  if (side != nullptr) references[index_of(*side)].fetch_add(1, std::memory_order_relaxed);
-  return side;
-}
-
-Released let_go(Side& side) noexcept {
-  Guard guard(life);
-  return count_out(side, guard);
-}
-
-Released forget(int fd, const Side* only) noexcept {
+Released forget(int fd) noexcept {
   if (find_side(fd) == nullptr) return {};
-  Guard guard(life);
-  std::atomic<Side*>& entry = detail::table[static_cast<std::size_t>(fd)];
-  Side* side = entry.load(std::memory_order_acquire);
-  // Who replaces it does not hold `life`.
-  do {
-    if (side == nullptr || (only != nullptr && side != only)) return {};
-  } while (!entry.compare_exchange_weak(side, nullptr));
-  return count_out(*side, guard);
-}
-
-Lock& replacing_lock() noexcept { return replacing; }
-
-void replace_entry(int fd, Side* side, int aside) noexcept {
-  note_highest(highest, aside);
-  // release: pairs with the acquire in find_side()
-  Side* const before =
-      detail::table[static_cast<std::size_t>(fd)].exchange(side, std::memory_order_acq_rel);
-  if (before != nullptr)
-    detail::table[static_cast<std::size_t>(aside)].store(before, std::memory_order_release);
+  Side* side = nullptr;
+  {
+    const Guard guard(life);
+    side = detail::table[static_cast<std::size_t>(fd)].exchange(nullptr);
+    if (side == nullptr) return {};
+    if (references[index_of(*side)].fetch_sub(1, std::memory_order_relaxed) != 1) return {};
+    if (side->accelerated()) uncount_accelerated();
+    stop_listening(*side);
+    // A process that is about to end has been counted out already.
+    if (left.load(std::memory_order_relaxed))
+      return {.side = side->processes.load(std::memory_order_acquire) <= 0 ? side : nullptr};
+    note_dropped(index_of(*side));
+    std::int32_t alone = 1;
+    if (side->processes.compare_exchange_strong(alone, 0, std::memory_order_acq_rel))
+      return {.side = side};
+  }
+  // Others go on with it; this process needs its mapping no more.
+  clear_rings(*side);
+  const Guard guard(life);
+  stop_observing(*side);
+  retire(*side);
+  const bool last = side->processes.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  return {.side = last ? side : nullptr};
 }
 
 void forget_inherited() noexcept {
   const Guard guard(life);
-  for (int fd = 0; fd <= highest_descriptor(); ++fd)
-    if (Side* const side = detail::table[static_cast<std::size_t>(fd)].exchange(nullptr))
-      drop_inherited(*side);
+  const std::int64_t now = now_ns();
+  for (int fd = 0; fd <= highest_descriptor(); ++fd) {
+    Side* const side = detail::table[static_cast<std::size_t>(fd)].exchange(nullptr);
+    if (side == nullptr || references[index_of(*side)].fetch_sub(1, std::memory_order_relaxed) != 1)
+      continue;
+    if (side->accelerated()) uncount_accelerated();
+    side->own().in = {};
+    side->own().out = {};
+    stop_observing(*side);
+    retire(*side);
+    side->left_at.store(now, std::memory_order_relaxed);
+    note_dropped(index_of(*side));
+    side->processes.fetch_sub(1, std::memory_order_acq_rel);
+  }
 }
 
 void say_closed(Released released, int fd) noexcept {
@@ -468,6 +435,59 @@ bool count_accelerated() noexcept {
 }
 
 void uncount_accelerated() noexcept { accelerated.fetch_sub(1, std::memory_order_relaxed); }
+
+std::uint64_t ask_descriptor_limit() noexcept {
+  rlimit found{};
+  if (kernel(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &found) != 0) found.rlim_cur = 1024;
+  descriptor_limit.store(found.rlim_cur, std::memory_order_relaxed);
+  return found.rlim_cur;
+}
+
+int make_private(int fd) noexcept {
+  if (fd < 0) return fd;
+  const auto first = [](std::uint64_t limit) noexcept {
+    return limit < 1024 ? static_cast<int>(limit - limit / 8) : 900;
+  };
+  const std::uint64_t known = descriptor_limit.load(std::memory_order_relaxed);
+  long high =
+      kernel(SYS_fcntl, fd, F_DUPFD_CLOEXEC, first(known != 0 ? known : ask_descriptor_limit()));
+  // The limit may be another one by now.
+  if (high < 0) high = kernel(SYS_fcntl, fd, F_DUPFD_CLOEXEC, first(ask_descriptor_limit()));
+  if (high >= 0) {
+    kernel(SYS_close, fd);
+    fd = static_cast<int>(high);
+  }
+  if (fd < kMostDescriptors) {
+    detail::private_descriptors[static_cast<std::size_t>(fd) / 64].fetch_or(
+        std::uint64_t{1} << fd % 64, std::memory_order_relaxed);
+    note_highest(highest_private, fd);
+  }
+  return fd;
+}
+
+bool is_private(int fd) noexcept {
+  return static_cast<unsigned>(fd) < static_cast<unsigned>(kMostDescriptors) &&
+         (detail::private_descriptors[static_cast<std::size_t>(fd) / 64].load(
+              std::memory_order_relaxed) >>
+              (fd % 64) &
+          1) != 0;
+}
+
+int highest_private_descriptor() noexcept {
+  return highest_private.load(std::memory_order_relaxed);
+}
+
+void forget_private(int fd) noexcept {
+  if (is_private(fd))
+    detail::private_descriptors[static_cast<std::size_t>(fd) / 64].fetch_and(
+        ~(std::uint64_t{1} << fd % 64), std::memory_order_relaxed);
+}
+
+void close_private(int fd) noexcept {
+  if (!is_private(fd)) return;  // somebody has closed it, the number may be another's by now
+  forget_private(fd);
+  kernel(SYS_close, fd);
+}
 
 void note_reason(Side& side, Reason reason) noexcept {
   observe::set_carrier(side.own().observed, observe::Carrier::kernel, observed_reason(reason));

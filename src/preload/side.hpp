@@ -120,13 +120,6 @@ struct Side {
 };
 static_assert(sizeof(Side::Own) <= sizeof(Side));
 
-// Raises `mark` to `fd`.
-inline void note_highest(std::atomic<int>& mark, int fd) noexcept {
-  int before = mark.load(std::memory_order_relaxed);
-  while (before < fd && !mark.compare_exchange_weak(before, fd, std::memory_order_relaxed)) {
-  }
-}
-
 inline constexpr int kMostDescriptors = 1 << 20;
 inline constexpr std::uint32_t kMostSides = 1 << 16;
 
@@ -174,21 +167,8 @@ void adopt(int fd, Side& side) noexcept;
 struct Released {
   Side* side = nullptr;  // to be freed
 };
-// `only`: nothing happens where `fd` refers to another side by now.
-Released forget(int fd, const Side* only = nullptr) noexcept;
+Released forget(int fd) noexcept;
 void say_closed(Released released, int fd) noexcept;
-// Counts one more descriptor of the side of `fd`, which is to come, so that the side stays; null:
-// there is none. And counts it out again, as forget().
-Side* hold(int fd) noexcept;
-Released let_go(Side& side) noexcept;
-// Another file has taken the place of `fd`: it refers to `side`, which hold() has counted, or to
-// none, and `aside` to what it referred to before. Holds the locks of that, and replacing_lock(),
-// since when the kernel still knew the number as this table does.
-void replace_entry(int fd, Side* side, int aside) noexcept;
-// Held for moments, while the process forks too; whoever holds locks of a side tries only.
-Lock& replacing_lock() noexcept;
-// A descriptor of the program that refers to the side, `likely` if that does; -1: there is none.
-int descriptor_of(const Side& side, int likely) noexcept;
 // In a child of another PID namespace: all that it has inherited, without their locks, which say
 // by a number of this process's namespace who holds them. They are the kernel's by then.
 void forget_inherited() noexcept;
@@ -226,7 +206,6 @@ pid_t own_pid() noexcept;
 
 // Descriptors of the library itself, put where programs do not see them.
 int make_private(int fd) noexcept;
-int copy_to_private(int fd) noexcept;  // -1: there is no room
 // RLIMIT_NOFILE.
 std::uint64_t ask_descriptor_limit() noexcept;
 bool is_private(int fd) noexcept;

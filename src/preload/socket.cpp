@@ -23,7 +23,6 @@
 #include "preload/packet.hpp"
 #include "preload/privilege.hpp"
 #include "preload/real.hpp"
-#include "preload/replace.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
 #include "preload/upgrade.hpp"
@@ -75,7 +74,6 @@ bool is_new_here(int fd) noexcept {
   if (fd < 0 || (!is_confined() && !in_own_process())) return false;
   forget_stale(fd);
   forget_registrations(fd);
-  note_replaced(fd, false);
   return true;
 }
 
@@ -173,23 +171,12 @@ int duplicated(int from, int to, bool left = false) noexcept {
   return to;
 }
 
-// dup3(), or with negative flags dup2().
-long duplicate(int from, int to, int flags) noexcept {
+long duplicate(int from, int to) noexcept {
 #ifdef SYS_dup2
-  if (flags < 0) return next_dup2(from, to);
+  return next_dup2(from, to);
+#else
+  return next_dup3(from, to, 0);
 #endif
-  return next_dup3(from, to, std::max(flags, 0));
-}
-
-// After replace().
-int put_in_place(int from, int to, long result) noexcept {
-  if (result < 0) return static_cast<int>(with_errno(result));
-  epoll_duplicated(from, to);
-  if (UdpSocket* const udp = find_side(from) == nullptr ? find_udp(from) : nullptr) {
-    if (is_registered(from)) (void)udp_watch_for_good(*udp, from);
-    udp_duplicated(*udp, to);
-  }
-  return to;
 }
 
 // What is open there may be read and written inside the C library, as a stream, and by other
@@ -199,14 +186,11 @@ bool is_used_past_the_library(int fd) noexcept {
          kernel(SYS_fcntl, fd, F_GETFD) >= 0;
 }
 
-// dup2() or, with flags, dup3().
-int duplicate_onto(int from, int to, int flags) noexcept {
-  const auto call = [&] { return duplicate(from, to, flags); };
-  // Nor does who uses a socket of datagrams there count the bytes of a stream.
-  const bool is_uncounted = find_udp(to) != nullptr && find_side(from) != nullptr;
-  bool leave = is_known(from) && from != to && !is_confined() &&
-               (is_uncounted || is_used_past_the_library(to)) &&
-               kernel(SYS_fcntl, from, F_GETFD) >= 0;
+// `call` is dup2() or dup3().
+template <class Duplicate>
+int duplicate_onto(int from, int to, Duplicate call) noexcept {
+  const bool leave = is_known(from) && from != to && !is_confined() &&
+                     is_used_past_the_library(to) && kernel(SYS_fcntl, from, F_GETFD) >= 0;
   if (leave) leave_to_copy(from);
   if (from == to || !is_known(to) || kernel(SYS_fcntl, from, F_GETFD) < 0 || !in_own_process())
     return duplicated(from, static_cast<int>(with_errno(call())), leave);
@@ -215,15 +199,6 @@ int duplicate_onto(int from, int to, int flags) noexcept {
   leave_what_stays_registered(to);
   forget_registrations(to);
   settle_before_close(to);
-  if (find_side(to) != nullptr && to > STDERR_FILENO && !is_confined()) {
-    long result = 0;
-    if (replace({from, to, flags, duplicate}, result)) return put_in_place(from, to, result);
-    // As threads may be using it that cannot be told, both are the kernel's first.
-    leave_to_copy(to);
-    leave_to_copy(from);
-    note_replaced(to);
-    leave = true;
-  }
   const Released last = forget(to);
   say_closed(last, to);
   const long result = call();
@@ -319,7 +294,6 @@ int shutdown(int fd, int how) {
   if (side != nullptr) {
     if (how == SHUT_WR || how == SHUT_RDWR) {
       const Guard guard(side->send_lock);
-      if (find_side(fd) != side) return static_cast<int>(with_errno(next_shutdown(fd, how)));
       side->finished.store(true, std::memory_order_relaxed);
       if (side->out().control != nullptr) {
         send_last_bytes(*side, fd);
@@ -376,12 +350,12 @@ int dup(int fd) { return duplicated(fd, static_cast<int>(with_errno(next_dup(fd)
 int dup2(int from, int to) {
   if (from == to)
     return static_cast<int>(with_errno(kernel(SYS_fcntl, from, F_GETFD))) < 0 ? -1 : to;
-  return duplicate_onto(from, to, -1);
+  return duplicate_onto(from, to, [&] { return duplicate(from, to); });
 }
 int __dup2(int from, int to) { return dup2(from, to); }
 int dup3(int from, int to, int flags) {
   if ((flags & ~O_CLOEXEC) != 0) return static_cast<int>(with_errno(next_dup3(from, to, flags)));
-  return duplicate_onto(from, to, flags);
+  return duplicate_onto(from, to, [&] { return next_dup3(from, to, flags); });
 }
 
 int fcntl(int fd, int command, ...) {

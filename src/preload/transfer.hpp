@@ -14,9 +14,6 @@ namespace farcall::preload {
 // What came of a try: bytes (0: the end of the stream), a negative errno, or:
 inline constexpr long kNothing = -100'000;
 
-// Nothing was done: the number of the call is another file's by now.
-inline constexpr long kElsewhere = -100'001;
-
 // What the kernel passes with bytes of a unix socket: descriptors. A call returns no bytes behind
 // those that they came with.
 struct Ancillary {

@@ -413,14 +413,13 @@ void take_next_step(int fd, Side& side) noexcept {
   // Once more if it was ended between the last look and the release.
   do {
     if (side.advancing.exchange(true, std::memory_order_acquire)) return;
-    // Nobody puts another file there meanwhile.
-    if (find_side(fd) == &side) step(fd, side);
+    step(fd, side);
     never = ended();
     if (never) stop_listening(side);
     side.advancing.store(false, std::memory_order_release);
   } while (!never && ended());
   // From now on it costs nothing.
-  if (never && !stats_wanted() && in_own_process()) release(forget(fd, &side), Ending::goes_on);
+  if (never && !stats_wanted() && in_own_process()) release(forget(fd), Ending::goes_on);
 }
 
 }  // namespace farcall::preload

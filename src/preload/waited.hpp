@@ -61,25 +61,25 @@ class Waited {
   bool enter() noexcept {
     bool news = false;
     const std::uint32_t here = this_processor();
-    for (Entry* entry = entries_; entry != end(); ++entry) {
-      while (entry->side != nullptr && !enter(*entry, here, news)) continue;
-      if (entry->udp != nullptr)
-        news = udp_enter_kernel(*entry->udp, entry->fd, entry->ticket) || news;
-    }
+    for (Entry* entry = entries_; entry != end(); ++entry)
+      news = (entry->side != nullptr ? enter(*entry, here)
+                                     : udp_enter_kernel(*entry->udp, entry->fd, entry->ticket)) ||
+             news;
     return news;
   }
   void leave() noexcept {
     for (Entry* entry = entries_; entry != end(); ++entry) {
-      if (entry->udp != nullptr) udp_leave_kernel(*entry->udp, entry->fd, entry->ticket);
-      if (entry->side == nullptr) continue;
+      if (entry->side == nullptr) {
+        udp_leave_kernel(*entry->udp, entry->fd, entry->ticket);
+        continue;
+      }
       Side& side = *entry->side;
       const Guard guard(side.receive_lock);
       if (!guard || entry->generation != side.generation.load(std::memory_order_relaxed)) continue;
       side.receiver.leave_kernel(side.in(), 0);
       side.polled.store(true, std::memory_order_relaxed);
       // Awake again, all of them, not only the one that has something; unless nobody stays awake.
-      if (entry->was_awake && side.in().control != nullptr && !others_compete(side) &&
-          find_side(entry->fd) == &side)
+      if (entry->was_awake && side.in().control != nullptr && !others_compete(side))
         wake_up(side, entry->fd);
     }
   }
@@ -139,8 +139,8 @@ class Waited {
   static constexpr std::size_t kMostSpunFor = 32;
   static constexpr std::size_t kLooksPerCall = 512;
   struct Entry {
-    Side* side;      // or:
-    UdpSocket* udp;  // or neither, where something else has taken its place
+    Side* side;  // or:
+    UdpSocket* udp;
     int fd;
     std::uint32_t generation;
     UdpTicket ticket;
@@ -154,40 +154,24 @@ class Waited {
     return patience;
   }
 
-  // The number is another file's by now, of which the kernel is to tell as well.
-  void follow(Entry& entry) noexcept {
-    entry.side = find_side(entry.fd);
-    entry.udp = entry.side == nullptr ? find_udp(entry.fd) : nullptr;
-    if (entry.side == nullptr && entry.udp == nullptr) leave_to_kernel(entry.fd);
-  }
-  // False: the entry has changed.
-  bool enter(Entry& entry, std::uint32_t here, bool& news) noexcept {
+  bool enter(Entry& entry, std::uint32_t here) noexcept {
     Side& side = *entry.side;
-    Guard guard(side.receive_lock);
-    if (!guard) return true;
-    if (find_side(entry.fd) != &side) [[unlikely]] {
-      guard.unlock();
-      entry.generation = 0;
-      follow(entry);
-      return false;
-    }
+    const Guard guard(side.receive_lock);
+    if (!guard) return false;
     entry.generation = side.generation.load(std::memory_order_relaxed);
     side.receiver.enter_kernel();
-    if (side.in().control == nullptr) return true;
+    if (side.in().control == nullptr) return false;
     side.in().control->receiver_processor.store(here, std::memory_order_relaxed);
     entry.was_awake = accelerated_ <= kMostSpunFor && !side.receiver.watched();
     if (!side.receiver.watched()) side.receiver.watch(side.in());
-    news = side.receiver.next(side.in()).kind == Receiver::Next::ring || news;
-    return true;
+    return side.receiver.next(side.in()).kind == Receiver::Next::ring;
   }
 
   static bool is_awake(const Entry& entry) noexcept {
-    if (entry.side != nullptr) return entry.side->accelerated();
-    return entry.udp != nullptr && udp_awake(*entry.udp);
+    return entry.side == nullptr ? udp_awake(*entry.udp) : entry.side->accelerated();
   }
   static bool may_be_readable(const Entry& entry) noexcept {
-    if (entry.udp != nullptr) return udp_position(*entry.udp) != kNoDatagram;
-    if (entry.side == nullptr) return false;
+    if (entry.side == nullptr) return udp_position(*entry.udp) != kNoDatagram;
     const Side& side = *entry.side;
     const Ring ring = side.in();  // it may be closed meanwhile
     return ring.control != nullptr && !side.receiver.watched() && side.receiver.may_have_news(ring);
@@ -199,14 +183,13 @@ class Waited {
     first_ = nullptr;
     for (Entry* entry = entries_; entry != end(); ++entry) {
       if (entry->side == nullptr) {
-        if (entry->udp == nullptr || !udp_awake(*entry->udp)) continue;
+        if (!udp_awake(*entry->udp)) continue;
       } else {
         Side& side = *entry->side;
         if (side.in().control == nullptr || side.out().control == nullptr) continue;
         if (side.receiver.watched()) {
           const Guard guard(side.receive_lock);
-          if (guard && side.in().control != nullptr && find_side(entry->fd) == &side)
-            wake_up(side, entry->fd);
+          if (guard && side.in().control != nullptr) wake_up(side, entry->fd);
           entry->woken = guard && !side.receiver.watched();
         }
       }

@@ -50,8 +50,6 @@ std::uint32_t index_of(const Side& side) noexcept {
   return static_cast<std::uint32_t>(&side - sides());
 }
 
-int descriptor_of(const Side&, int likely) noexcept { return likely; }
-
 // There are no sockets of datagrams.
 constinit std::atomic<std::uint32_t> detail::udp_unsettled{0};
 constinit thread_local bool detail::udp_has_sent = false;
