@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <ucontext.h>
 
 #include "door/next.hpp"
 #include "door/real.hpp"
@@ -64,9 +65,20 @@ struct CloneBody {
   void* argument;
 };
 
+// On a stack of the library's: the one that the program has given may be just what it needs itself.
+// All this memory is the child's alone.
 int run_in_clone(void* given) {
+  constexpr std::size_t kRoom = 65'536;
+  alignas(16) static std::byte room[kRoom];
+  static ucontext_t child;
+  static ucontext_t leaving;
   const CloneBody body = *static_cast<const CloneBody*>(given);
-  (void)farcall::process::generation();
+  ::getcontext(&leaving);
+  leaving.uc_stack = {.ss_sp = room, .ss_flags = 0, .ss_size = kRoom};
+  leaving.uc_link = &child;
+  ::makecontext(
+      &leaving, [] { (void)farcall::process::generation(); }, 0);
+  ::swapcontext(&child, &leaving);
   return body.function(body.argument);
 }
 

@@ -179,7 +179,10 @@ std::shared_ptr<Handle> Process::find_anew(int fd) {
     }
   }
   // Somebody may have closed it behind our back.
-  if (known(fd)) after_close(forget(fd));
+  if (known(fd)) {
+    const HeldSignals held;
+    after_close(forget(fd));
+  }
   const auto name = read_name(fd);
   // By now the number may be another door's, for whoever closes it while others use it.
   if (!name || socket_cookie(fd) != socket) return nullptr;

@@ -261,8 +261,17 @@ UniqueFd beyond_standard_streams(UniqueFd fd) noexcept {
 
 }  // namespace
 
-QuietFork::QuietFork() noexcept { begin_quiet(); }
-QuietFork::~QuietFork() { end_quiet(); }
+pid_t fork_in_fork(pid_t (*bare)()) noexcept {
+  before();
+  const pid_t child = bare();
+  const int error = errno;
+  if (child == 0)
+    in_child();
+  else
+    in_parent();
+  errno = error;
+  return child;
+}
 
 NoFork::NoFork() noexcept : counted_(!here.makes && !here.forks) {
   if (!counted_) return;

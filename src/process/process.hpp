@@ -56,14 +56,9 @@ class NoFork {
   bool counted_;
 };
 
-// Around the C library's fork(2): no handler runs on this thread meanwhile, in parent or child.
-class QuietFork {
- public:
-  QuietFork() noexcept;
-  ~QuietFork();
-  QuietFork(const QuietFork&) = delete;
-  QuietFork& operator=(const QuietFork&) = delete;
-};
+// As fork(2), for a signal handler that has interrupted another fork of its thread: of what
+// pthread_atfork(3) has been given only what the library needs itself is run. `bare`: _Fork(3).
+pid_t fork_in_fork(pid_t (*bare)()) noexcept;
 
 // A descriptor of this process alone: closed in forked children at once, and left alone by
 // destructors that run there; also where the program has closed it and has the number for a file of

@@ -2,6 +2,8 @@
 //
 // Signal handlers may fork, whatever the thread does that they interrupt.
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -95,6 +97,47 @@ TEST(ForkingHandlers, RunInAThreadThatServes) {
     }
     over = true;
     for (std::thread& client : clients) client.join();
+  });
+}
+
+// Collectors of garbage stop threads by signals, and hold a lock meanwhile that their handler of
+// pthread_atfork(3) waits for.
+TEST(ForkingHandlers, OfForkRunWithTheSignalsThatTheProgramLetsThrough) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  static std::atomic<int> blocked = 0;
+  static std::atomic<int> seen = 0;
+  in_child([] {
+    ASSERT_GE(::door_create(echo, nullptr, DOOR_UNREF), 0);
+    static const auto look = [] {
+      sigset_t now;
+      ::pthread_sigmask(SIG_SETMASK, nullptr, &now);
+      ++seen;
+      if (::sigismember(&now, SIGTERM) != 0) ++blocked;
+    };
+    ASSERT_EQ(::pthread_atfork(look, look, look), 0);
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(blocked == 0 && seen == 2 ? 0 : 1);
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(blocked, 0);
+    EXPECT_EQ(seen, 2);
+  });
+}
+
+TEST(ClonedChildren, NeedNoMoreStackThanTheProgramHasGivenThem) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  FARCALL_SKIP_UNDER_ASAN("has a function of its own that needs more");
+  in_child([] {
+    ASSERT_GE(::door_create(echo, nullptr, 0), 0);
+    constexpr std::size_t kSmall = 1024;
+    alignas(16) static char stack[kSmall];
+    const auto leave = [](void*) -> int { ::_exit(7); };
+    const pid_t child = ::clone(leave, stack + kSmall, SIGCHLD, nullptr);
+    ASSERT_GT(child, 0);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 7 << 8);
   });
 }
 
