@@ -71,8 +71,10 @@ enum class Kind : std::uint8_t {
 };
 enum class Role : std::uint8_t { none, client, server, writer, reader, count_ };
 // What carries the bytes. `trying`: the two ends have not agreed yet. `kernel`: they will not, and
-// `reason` says why (of sockets preload's Reason plus one; 0: not known).
+// `reason` says why (of sockets preload's Reason plus one, or kLeftByPeer; 0: not known).
 enum class Carrier : std::uint8_t { none, trying, memory, kernel, module, count_ };
+// The other end has given the connection back to the kernel, and says why.
+inline constexpr std::uint8_t kLeftByPeer = 255;
 
 struct Address {
   std::array<std::uint8_t, 16> bytes;  // IPv4 as ::ffff:a.b.c.d
@@ -289,6 +291,8 @@ inline void note_awake(Half* half, std::int64_t ns) noexcept {
   detail::add(half->sleeps, 1);
   detail::add(half->slept_ns, static_cast<std::uint64_t>(ns));
 }
+// Whoever sleeps there tells no more when it awakes.
+inline void forget_sleep(Half& half) noexcept { detail::set(half.waiting_since, 0); }
 inline void note_wake(Half* half) noexcept {
   FARCALL_PROBE1(wake, half);
   if (half != nullptr) detail::add(half->wakes, 1);
@@ -347,6 +351,7 @@ void close(Counters* counters) noexcept;
 // Whose identity changes: what carries the bytes, why, and who is at the other end. Null is borne.
 void set_carrier(Counters* counters, Carrier carrier, std::uint8_t reason = 0) noexcept;
 void set_session(Counters* counters, std::uint64_t session, std::int32_t peer) noexcept;
+Carrier carrier_of(Counters& counters) noexcept;
 // Makes the first table, so that this process can be looked at before it has any ends.
 void prepare() noexcept;
 // The inode of a descriptor's file, for `session`; 0: it has none.

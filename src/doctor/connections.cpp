@@ -133,7 +133,11 @@ class Finder {
     if (pair.protocol == Protocol::unix_socket && peers.size() == 1 && peers.front() == own_.pid)
       return;
     const Process* const peer = peers.empty() ? nullptr : process(peers.front());
-    const std::optional<Told> told = what_is_told(pair);
+    std::optional<Told> told = what_is_told(own_, pair.number);
+    // Who gave a connection back knows why, which the other end learns late, or never.
+    if (told && peer != nullptr && has_library(*peer) && !tells_why(*told))
+      if (auto there = what_is_told(*peer, pair.peer); there && tells_why(*there))
+        told = std::move(there);
     if (told && told->accelerated) {
       ++add(pair, peer, {}).accelerated;
       return;
@@ -145,12 +149,23 @@ class Finder {
     if (!decided) ++undecided_[&group];
   }
 
+  static bool has_library(const Process& process) {
+    return process.library == Library::loaded || process.library == Library::replaced;
+  }
+
+  // Of its own, not only that the other end does not go along.
+  static bool tells_why(const Told& told) {
+    return !told.accelerated && !told.reason.empty() && told.reason != "undecided" &&
+           told.reason != "peer-silent" && told.reason != "peer-gave-back";
+  }
+
   // Of whichever of its descriptors.
-  [[nodiscard]] std::optional<Told> what_is_told(const Pair& pair) const {
+  [[nodiscard]] std::optional<Told> what_is_told(const Process& process,
+                                                 std::uint64_t number) const {
     if (!search_.told) return std::nullopt;
-    const auto [from, to] = own_.sockets.equal_range(pair.number);
+    const auto [from, to] = process.sockets.equal_range(number);
     for (auto at = from; at != to; ++at)
-      if (auto told = search_.told(at->second)) return told;
+      if (auto told = search_.told(process.pid, at->second)) return told;
     return std::nullopt;
   }
 
@@ -199,6 +214,7 @@ class Finder {
     group.endpoint = pair.endpoint;
     group.peer = peer == nullptr ? "" : describe(*peer);
     group.peer_pid = pid;
+    group.peer_has_library = peer != nullptr && has_library(*peer);
     group.reason = why;
     ++group.count;
     return group;
@@ -258,6 +274,14 @@ bool is_of_the_system(const Connection& connection) {
   return false;
 }
 
+// What it most often is where the program was started without the library is not so here.
+constexpr Reason kSilentWithLibrary{
+    "peer-silent", Severity::warning,
+    "The other end has the library, but never answered: it goes round it by system calls of its "
+    "own, or had left the connection to the kernel before.",
+    "Look at that process by `farcall doctor`, too; if it uses its sockets by system calls of its "
+    "own, nothing can be done from outside."};
+
 std::string subject(const Connection& connection) {
   std::string text = fmt::format("{} {}", to_string(connection.protocol), connection.endpoint);
   if (!connection.peer.empty()) text += " with " + connection.peer;
@@ -288,7 +312,8 @@ void judge(const Process& process, const std::vector<Connection>& connections,
       if (!is_of_the_system(connection)) plain += connection.count;
       continue;
     }
-    const Reason& why = reason(connection.reason);
+    const bool refused = connection.reason == "peer-silent" && connection.peer_has_library;
+    const Reason& why = refused ? kSilentWithLibrary : reason(connection.reason);
     const bool passing = why.severity == Severity::warning && is_of_the_system(connection);
     findings.push_back({why.id, passing ? Severity::note : why.severity, subject(connection),
                         why.cause, why.cure});

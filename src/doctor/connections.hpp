@@ -28,6 +28,7 @@ struct Connection {
   std::size_t count = 0;
   std::size_t accelerated = 0;
   std::string reason;  // of those that are not, see reasons.hpp; empty: all are
+  bool peer_has_library = false;
 };
 
 // One end, for whoever knows the settings.
@@ -52,8 +53,8 @@ struct Search {
   std::function<bool(const Process&, const End&)> wanted;
   // Whether it shares memory with the other one.
   std::function<bool(const Process&, const Process&)> may_share;
-  // What `process` tells of the socket at that descriptor; may be empty.
-  std::function<std::optional<Told>(int)> told;
+  // What a process tells of its socket at that descriptor; may be empty.
+  std::function<std::optional<Told>(pid_t, int)> told;
 };
 
 std::vector<Connection> find_connections(const Search& search);

@@ -90,6 +90,8 @@ constexpr Reason kReasons[] = {
      "Put both into one: `docker run --network container:NAME`, one pod, or the host's network."},
     {"unix-datagrams", note, "Unix datagrams are left to the kernel.",
      "If you can choose: SOCK_SEQPACKET keeps the boundaries of messages and is accelerated."},
+    {"peer-gave-back", note, "The other end has given it back to the kernel.",
+     "Look at that process by `farcall doctor`, too: it knows why."},
     {"peer-unseen", note,
      "Who is at the other end may not be looked at, for it belongs to another user.",
      "Run `farcall doctor` as that user, or as root."},

@@ -339,6 +339,10 @@ void set_session(Counters* counters, std::uint64_t session, std::int32_t peer) n
   put(identity.session, session);
 }
 
+Carrier carrier_of(Counters& counters) noexcept {
+  return static_cast<Carrier>(__atomic_load_n(&identity_of(counters).carrier, __ATOMIC_RELAXED));
+}
+
 std::uint64_t inode_of(int fd) noexcept {
   struct stat status {};
   if (kernel(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) != 0) return 0;

@@ -194,9 +194,9 @@ ssize_t receive_address(int fd, Side& side, void* buffer, std::size_t size, int 
 }
 
 // The flags of a sending call as they are from here on.
-int flags_for(Side& side, int flags) noexcept {
+int flags_for(int fd, Side& side, int flags) noexcept {
   // What is urgent is counted by the sender, but the receiver may never read it.
-  if ((flags & MSG_OOB) != 0 && end_candidacy(side)) note_reason(side, Reason::urgent);
+  if ((flags & MSG_OOB) != 0) end_candidacy(fd, side, Reason::urgent);
   return (flags & MSG_MORE) == 0 ? flags : without_more(side, flags);
 }
 
@@ -256,7 +256,7 @@ ssize_t send_one(int fd, const msghdr* message, int flags, bool is_rest) {
       return next(fd, message, flags);
     return udp_send(*udp, fd, *message, flags);
   }
-  flags = flags_for(*side, flags);
+  flags = flags_for(fd, *side, flags);
   const auto bound = bind(next, fd, message, flags);
   Call whole = call(fd, message->msg_iov, message->msg_iovlen, flags, bound);
   whole.is_rest = is_rest;
@@ -343,7 +343,7 @@ ssize_t send(int fd, const void* buffer, size_t size, int flags) {
     const iovec part = part_of(buffer, size);
     return udp_send(*udp, fd, &part, 1, flags);
   }
-  flags = flags_for(*side, flags);
+  flags = flags_for(fd, *side, flags);
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size, flags);
   return send_stream(*side, call(fd, &part, 1, flags, bound));
@@ -360,7 +360,7 @@ ssize_t sendto(int fd, const void* buffer, size_t size, int flags, const sockadd
     const iovec part = part_of(buffer, size);
     return udp_send(*udp, fd, &part, 1, flags, to, to_size);
   }
-  flags = flags_for(*side, flags);
+  flags = flags_for(fd, *side, flags);
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size, flags, to, to_size);
   const Call whole = call(fd, &part, 1, flags, bound);

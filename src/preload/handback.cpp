@@ -474,10 +474,10 @@ void hand_back(Side& side, int fd, Reason reason) noexcept {
   side.stay_watched.store(true, std::memory_order_relaxed);
   if (reason == Reason::passed) side.other_holders_unknown = true;
   FARCALL_PROBE2(hand_back, side.own().observed, static_cast<int>(reason));
-  const bool stopped = end_candidacy(side);
+  end_candidacy(fd, side, reason);
   const bool first = leave_sending(side, fd);
   leave_receiving(side, fd);
-  if (stopped || first) note_reason(side, reason);
+  if (first) note_reason(side, reason);
 }
 
 void leave_everything() noexcept {

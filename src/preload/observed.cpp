@@ -90,14 +90,26 @@ void observe_joined(Side& side, int memory) noexcept {
 }
 
 void observe_given_up(int fd, Side& side, Reason reason) noexcept {
-  observe::Counters* const entry = side.own().observed;
+  if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kMostDescriptors)) return;
+  // Nobody closes the number, nor counts, meanwhile.
+  const Guard guard(life_lock());
+  if (!guard || find_side(fd) != &side) return;
+  const Guard receiving(side.receive_lock);
+  const Guard sending(side.send_lock);
+  if (!receiving || !sending || side.stage.load(std::memory_order_relaxed) != Side::kNever) return;
+  observe::Counters* const entry = std::exchange(side.own().observed, nullptr);
   if (entry == nullptr) return;
+  observe::forget_sleep(entry->received);
   observe::set_session(entry, observe::inode_of(fd), side.peer_pid);
   observe::set_carrier(entry, observe::Carrier::kernel, observed_reason(reason));
-  if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kMostDescriptors)) return;
-  side.own().kept = true;
-  observe::Counters* const before = given_up_at(fd).exchange(entry, std::memory_order_relaxed);
-  if (before != entry) observe::close(before);
+  observe::close(given_up_at(fd).exchange(entry, std::memory_order_relaxed));
+}
+
+void observe_left_by_peer(const Side& side) noexcept {
+  observe::Counters* const entry = side.own().observed;
+  // Where this end has left as well, it has said why.
+  if (observe::carrier_of(*entry) == observe::Carrier::memory)
+    observe::set_carrier(entry, observe::Carrier::kernel, observe::kLeftByPeer);
 }
 
 observe::Counters* observe_flow(observe::Role role, int fd, int memory, const Endpoint& local,
@@ -161,8 +173,7 @@ void observe_closed(const Side& side) noexcept {
 }
 
 void stop_observing(Side& side) noexcept {
-  observe::Counters* const entry = std::exchange(side.own().observed, nullptr);
-  if (!std::exchange(side.own().kept, false)) observe::close(entry);
+  observe::close(std::exchange(side.own().observed, nullptr));
 }
 
 }  // namespace farcall::preload

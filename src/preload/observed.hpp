@@ -24,9 +24,12 @@ inline std::uint8_t observed_reason(Reason reason) noexcept {
 void observe_candidate(int fd, Side& side, const sockaddr* peer, socklen_t size) noexcept;
 // It is, through this memory.
 void observe_joined(Side& side, int memory) noexcept;
-// It will not be. Its entry stays, though nobody counts there any more, until the number is used
-// for another connection: who looks asks the kernel whether it still means this socket.
+// It never will be. Its entry stays, though nobody counts there any more, until the number is used
+// for another connection: who looks asks the kernel whether it still means this socket. Holds no
+// lock.
 void observe_given_up(int fd, Side& side, Reason reason) noexcept;
+// The other end has given it back, and uses the kernel alone. Of an end that is observed.
+[[gnu::cold]] void observe_left_by_peer(const Side& side) noexcept;
 // Nobody holds it any more: both directions have ended here.
 void observe_closed(const Side& side) noexcept;
 // It has ended in this process, or the library knows it no longer. Holds `life`, not the locks of
@@ -51,16 +54,25 @@ inline constexpr Moved kUnseen{nullptr, 0, 0};
 [[gnu::cold]] void tap_datagram(observe::Half& half, const msghdr& message,
                                 std::size_t bytes) noexcept;
 
+// Looked for where the kernel has moved something, which takes longer than to look.
+inline void note_leaving_peer(const Side& side) noexcept {
+  const Direction* const out = side.out().control;
+  if (out != nullptr && (out->tail.load(std::memory_order_relaxed) & kLeft) != 0) [[unlikely]]
+    observe_left_by_peer(side);
+}
+
 // Of what one call has moved. Holds the direction's lock.
 inline void count_sent(Side& side, bool by_ring, long bytes, const Moved& moved) noexcept {
   if (bytes <= 0) return;
   const auto size = static_cast<std::size_t>(bytes);
   const Side::Own& own = side.own();
   if (own.observed != nullptr) {
-    if (by_ring)
+    if (by_ring) {
       observe::note_sent(&own.observed->sent, nullptr, size);
-    else
+    } else {
       observe::note_sent_by_kernel(&own.observed->sent, nullptr, size, observe::Threads::in_turns);
+      note_leaving_peer(side);
+    }
     if (observe::is_tapped(&own.observed->sent)) [[unlikely]]
       tap_sent(side, moved, size);
   }
@@ -74,11 +86,13 @@ inline void count_received(Side& side, bool by_ring, long bytes, const Moved& mo
   const auto size = static_cast<std::size_t>(bytes);
   const Side::Own& own = side.own();
   if (own.observed != nullptr) {
-    if (by_ring)
+    if (by_ring) {
       observe::note_received(&own.observed->received, nullptr, size);
-    else
+    } else {
       observe::note_received_by_kernel(&own.observed->received, nullptr, size,
                                        observe::Threads::in_turns);
+      note_leaving_peer(side);
+    }
     if (observe::is_tapped(&own.observed->received)) [[unlikely]]
       tap_received(side, moved, size);
   }

@@ -112,7 +112,6 @@ struct Side {
     observe::Counters* observed = nullptr;  // what is counted for who looks
     bool resets_at_end = false;             // for bytes that this process has not read
     linger linger_before = {};
-    bool kept = false;  // its entry outlives the side, see observed.hpp
   };
   [[nodiscard]] Own& own() const noexcept;
   [[nodiscard]] const Ring& out() const noexcept { return own().out; }

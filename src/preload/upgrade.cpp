@@ -52,13 +52,16 @@ bool end_stage(Side& side) noexcept {
   return false;
 }
 
+// Of one that has just ceased to be a candidate.
+void tell_reason(int fd, Side& side, Reason reason) noexcept {
+  observe_given_up(fd, side, reason);
+  note_reason(side, reason);
+}
+
 // Holds `advancing`.
 void give_up(int fd, Side& side, Reason reason) noexcept {
   // Whoever has ended it meanwhile has noted why.
-  if (end_stage(side)) {
-    note_reason(side, reason);
-    observe_given_up(fd, side, reason);
-  }
+  if (end_stage(side)) tell_reason(fd, side, reason);
   stop_listening(side);
   log(LogLevel::debug, "descriptor %d stays with the kernel (reason %d)", fd,
       static_cast<int>(reason));
@@ -404,6 +407,12 @@ bool end_candidacy(Side& side) noexcept {
     stop_listening(side);
     side.advancing.store(false, std::memory_order_release);
   }
+  return true;
+}
+
+bool end_candidacy(int fd, Side& side, Reason reason) noexcept {
+  if (!end_candidacy(side)) return false;
+  tell_reason(fd, side, reason);
   return true;
 }
 

@@ -35,6 +35,8 @@ void no_more_candidates() noexcept;
 
 // If the connection is not accelerated yet it never will be. Returns whether that is so.
 bool end_candidacy(Side& side) noexcept;
+// The same, and says why. Holds no lock.
+bool end_candidacy(int fd, Side& side, Reason reason) noexcept;
 
 // After a call on a candidate that moved data, with no lock held. May forget `fd`.
 void take_next_step(int fd, Side& side) noexcept;

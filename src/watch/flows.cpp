@@ -114,6 +114,7 @@ const char* reason_text(std::uint8_t reason) noexcept {
                                      "the program uses io_uring, or is confined by seccomp",
                                      "unknown"};
   static_assert(kTexts.size() == kUnknownReason + 1);
+  if (reason == observe::kLeftByPeer) return "the other end gave it back to the kernel";
   return kTexts[std::min(reason, kUnknownReason)];
 }
 
@@ -194,11 +195,33 @@ void Flows::add_half(Flow& flow, const Ref& ref, bool left, const Ref& other) co
   }
 }
 
+namespace {
+
+// Which of two ends of a connection tells what carries it: one that has left memory knows that
+// before the other, and one that left by itself knows why.
+const End& teller(const End* left, const End* right) {
+  const auto rank = [](const End* end) {
+    if (end == nullptr) return 0;
+    if (end->carrier != observe::Carrier::kernel) return 1;
+    constexpr std::uint8_t kPeerSilent = 4;
+    const bool by_itself =
+        end->reason != 0 && end->reason != kPeerSilent && end->reason != observe::kLeftByPeer;
+    return by_itself ? 3 : 2;
+  };
+  return rank(right) > rank(left) ? *right : *left;
+}
+
+std::uint8_t known_reason(std::uint8_t reason) {
+  return reason == observe::kLeftByPeer ? reason : std::min(reason, kUnknownReason);
+}
+
+}  // namespace
+
 void Flows::add(const Ref& left, const Ref& right, const Ref& left_known, const Ref& right_known) {
-  const Ref& any = left.end != nullptr ? left : right;
-  Flow fresh{.kind = any.end->kind,
-             .carrier = any.end->carrier,
-             .reason = std::min(any.end->reason, kUnknownReason),
+  const End& tells = teller(left.end, right.end);
+  Flow fresh{.kind = (left.end != nullptr ? left : right).end->kind,
+             .carrier = tells.carrier,
+             .reason = known_reason(tells.reason),
              .name = {},
              .left = {},
              .right = {},

@@ -89,7 +89,7 @@ class DoctorConnections : public testing::Test {
 
   FakeTree fake_;
   std::vector<doctor::UnixSocket> unix_sockets_;
-  std::function<std::optional<doctor::Told>(int)> told_;
+  std::function<std::optional<doctor::Told>(pid_t, int)> told_;
   bool wanted_ = true;
 };
 
@@ -196,17 +196,44 @@ TEST_F(DoctorConnections, MayLeadToAnotherNetworkNamespace) {
 }
 
 TEST_F(DoctorConnections, AreWhatTheProcessItselfTells) {
-  told_ = [](int fd) -> std::optional<doctor::Told> {
+  told_ = [](pid_t, int fd) -> std::optional<doctor::Told> {
     EXPECT_EQ(fd, 10);
     return doctor::Told{.accelerated = true, .reason = {}};
   };
   EXPECT_EQ(only(7).accelerated, 1U);
   for (const char* const reason : {"no-proof", "too-many", "option", "broken"}) {
-    told_ = [&](int) { return doctor::Told{.accelerated = false, .reason = reason}; };
+    told_ = [&](pid_t, int) { return doctor::Told{.accelerated = false, .reason = reason}; };
     EXPECT_EQ(ids(judge(7)), std::string(reason) + " ");
   }
-  told_ = [](int) { return doctor::Told{}; };
+  told_ = [](pid_t, int) { return doctor::Told{}; };
   EXPECT_EQ(ids(judge(7)), "undecided ");
+}
+
+// Who gave it back knows why, and the other end only that nothing comes of it.
+TEST_F(DoctorConnections, AreWhatTheEndTellsThatGaveThemBack) {
+  doctor::Told here;
+  doctor::Told there{.accelerated = false, .reason = "option"};
+  told_ = [&](pid_t pid, int) { return pid == 7 ? here : there; };
+  for (const char* const reason : {"peer-silent", "peer-gave-back", ""}) {
+    here = {.accelerated = false, .reason = reason};
+    EXPECT_EQ(ids(judge(7)), "option ") << reason;
+  }
+  // It moves nothing, and so has not heard of that yet.
+  here = {.accelerated = true, .reason = {}};
+  EXPECT_EQ(only(7).accelerated, 0U);
+  EXPECT_EQ(ids(judge(7)), "option ");
+  here = {.accelerated = false, .reason = "passed"};
+  EXPECT_EQ(ids(judge(7)), "passed ");
+  here = {.accelerated = false, .reason = "peer-gave-back"};
+  there = {.accelerated = false, .reason = {}};
+  EXPECT_EQ(ids(judge(7)), "peer-gave-back ");
+}
+
+TEST_F(DoctorConnections, DoNotNeedTheLibraryWhereItIs) {
+  told_ = [](pid_t, int) { return doctor::Told{.accelerated = false, .reason = "peer-silent"}; };
+  const Findings findings = judge(7);
+  ASSERT_EQ(ids(findings), "peer-silent ");
+  EXPECT_EQ(findings[0].cure.find("farcall run"), std::string::npos) << findings[0].cure;
 }
 
 std::string udp(unsigned local, const char* address, unsigned remote, unsigned state,

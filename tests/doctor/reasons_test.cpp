@@ -15,12 +15,31 @@ using doctor::Severity;
 
 TEST(DoctorReasons, EachHaveASentenceForTheCauseAndForTheCure) {
   Findings findings;
-  for (const char* const id :
-       {"not-local",          "excluded",     "too-short",    "peer-silent", "peer-without-library",
-        "other-user",         "no-proof",     "too-many",     "no-memory",   "held-by-several",
-        "seen-too-late",      "option",       "urgent",       "passed",      "broken",
-        "library-not-loaded", "switched-off", "peer-stopped", "io-uring",    "network-namespaces",
-        "unix-datagrams",     "peer-unseen",  "undecided",    "unseen"}) {
+  for (const char* const id : {"not-local",
+                               "excluded",
+                               "too-short",
+                               "peer-silent",
+                               "peer-without-library",
+                               "other-user",
+                               "no-proof",
+                               "too-many",
+                               "no-memory",
+                               "held-by-several",
+                               "seen-too-late",
+                               "option",
+                               "urgent",
+                               "passed",
+                               "broken",
+                               "library-not-loaded",
+                               "switched-off",
+                               "peer-stopped",
+                               "io-uring",
+                               "network-namespaces",
+                               "unix-datagrams",
+                               "peer-gave-back",
+                               "peer-unseen",
+                               "undecided",
+                               "unseen"}) {
     const doctor::Reason& reason = doctor::reason(id);
     findings.push_back({reason.id, reason.severity, "x", reason.cause, reason.cure});
   }

@@ -8,8 +8,10 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tool/run_command.hpp"
 
@@ -44,6 +46,24 @@ for i in range(int(sys.argv[2])):
 if len(sys.argv) > 4: c.send(b'!', socket.MSG_OOB)
 open(sys.argv[3], 'w').close()
 time.sleep(60)
+)";
+
+// The same server for one client, which it has told of when bytes came once it has echoed so many
+// of them.
+constexpr const char* kServerWithOption = R"(
+import os, socket, sys, time
+s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()
+open(sys.argv[1] + '.new', 'w').write(str(s.getsockname()[1]))
+os.rename(sys.argv[1] + '.new', sys.argv[1])
+c, _ = s.accept()
+SO_TIMESTAMP = 29
+left = int(sys.argv[2])
+while True:
+    if left == 0: c.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMP, 1)
+    b = c.recv(65536)
+    if not b: break
+    c.sendall(b)
+    left = max(left - len(b), 0) if left != 0 else -1
 )";
 
 bool comes(const std::string& file) {
@@ -163,6 +183,74 @@ TEST(DoctorCommand, SaysWhatTheProcessTellsOfASocket) {
   const json connection = json::parse(doctor.out).at("connections").at(0);
   EXPECT_EQ(connection.at("endpoint"), "127.0.0.1:" + port) << doctor.out;
   EXPECT_EQ(connection.at("reason"), "urgent") << doctor.out;
+}
+
+// Two that have talked for a while, and keep their connection.
+class WithOption {
+ public:
+  explicit WithOption(unsigned bytes_before) {
+    const std::string port_file = scratch_.file("port");
+    server_ = std::make_unique<Command>(std::vector<std::string>{
+        "run", "--", "python3", "-c", kServerWithOption, port_file, std::to_string(bytes_before)});
+    EXPECT_TRUE(comes(port_file));
+    std::ifstream(port_file) >> port_;
+    const std::string done_file = scratch_.file("done");
+    client_ = std::make_unique<Command>(
+        std::vector<std::string>{"run", "--", "python3", "-c", kClient, port_, "600", done_file});
+    EXPECT_TRUE(comes(done_file));
+  }
+  [[nodiscard]] static json end_of(const Command& program) {
+    const Finished stat =
+        run_farcall({"stat", std::to_string(program.pid()), "--json", "--interval", "0"});
+    const json ends = json::parse(stat.out).at("processes").at(0).at("ends");
+    EXPECT_EQ(ends.size(), 1U) << stat.out;
+    return ends.empty() ? json::object() : ends.at(0);
+  }
+  [[nodiscard]] json connection_of(const Command& program) const {
+    const Finished doctor = run_farcall({"doctor", "--json", std::to_string(program.pid())});
+    for (const json& each : json::parse(doctor.out).at("connections"))
+      if (each.at("endpoint") == "127.0.0.1:" + port_) return each;
+    ADD_FAILURE() << doctor.out;
+    return json::object();
+  }
+  [[nodiscard]] const Command& server() const { return *server_; }
+  [[nodiscard]] const Command& client() const { return *client_; }
+  [[nodiscard]] const std::string& port() const { return port_; }
+
+ private:
+  ScratchDirectory scratch_;
+  std::string port_;
+  std::unique_ptr<Command> server_;
+  std::unique_ptr<Command> client_;
+};
+
+constexpr const char* kOption = "an option that changes the stream itself";
+
+TEST(StatCommand, TellsOfASocketThatWasGivenBackBeforeItWasAccelerated) {
+  const WithOption two(0);
+  const json server = WithOption::end_of(two.server());
+  EXPECT_EQ(server.value("via", ""), "kernel") << server;
+  EXPECT_EQ(server.value("reason", ""), kOption) << server;
+  for (const Command* const program : {&two.server(), &two.client()})
+    EXPECT_EQ(two.connection_of(*program).value("reason", ""), "option");
+}
+
+TEST(StatCommand, TellsThatTheOtherEndHasGivenASocketBack) {
+  const WithOption two(30'000);
+  const json server = WithOption::end_of(two.server());
+  const json client = WithOption::end_of(two.client());
+  ASSERT_GT(client.at("sent").at("bytes").get<std::uint64_t>() +
+                client.at("received").at("bytes").get<std::uint64_t>(),
+            0U)
+      << "never accelerated";
+  EXPECT_EQ(server.value("reason", ""), kOption) << server;
+  EXPECT_EQ(client.value("via", ""), "kernel") << client;
+  EXPECT_EQ(client.value("reason", ""), "the other end gave it back to the kernel") << client;
+  for (const Command* const program : {&two.server(), &two.client()}) {
+    const json connection = two.connection_of(*program);
+    EXPECT_EQ(connection.value("reason", ""), "option") << connection;
+    EXPECT_EQ(connection.value("accelerated", 1), 0) << connection;
+  }
 }
 
 }  // namespace

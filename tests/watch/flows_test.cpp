@@ -102,6 +102,30 @@ TEST(WatchFlows, TcpOfTheKernelIsKnownByItsAddresses) {
   EXPECT_EQ(flows.flows()[0].name, "[::]:80");
 }
 
+TEST(WatchFlows, AnEndThatHasLeftMemoryTellsOfBoth) {
+  constexpr std::uint8_t kOption = 11;
+  for (const bool told : {false, true}) {
+    End client = end_of(Role::client, 5, 4, 3);
+    End server = end_of(Role::server, 5, 3, 4);
+    server.carrier = Carrier::kernel;
+    server.reason = kOption;
+    if (told) {
+      client.carrier = Carrier::kernel;
+      client.reason = observe::kLeftByPeer;
+    }
+    Flows flows({.timed = false});
+    flows.look({process_of(kOne, {client}), process_of(kOther, {server})});
+    ASSERT_EQ(flows.flows().size(), 1U);
+    EXPECT_EQ(flows.flows()[0].carrier, Carrier::kernel) << told;
+    EXPECT_EQ(flows.flows()[0].reason, kOption) << told;
+    // Of one whose other end cannot be seen.
+    flows.look({process_of(kOne, {client})});
+    EXPECT_EQ(flows.flows()[0].reason, told ? observe::kLeftByPeer : 0);
+  }
+  EXPECT_STREQ(watch::reason_text(observe::kLeftByPeer),
+               "the other end gave it back to the kernel");
+}
+
 TEST(WatchFlows, WhatHasPassedSinceIsTheDifference) {
   Flows flows({.timed = false});
   flows.look({process_of(kOne, {end_of(Role::client, 5, 4, 3)})});

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <exception>
+#include <map>
 #include <set>
 #include <system_error>
 
@@ -163,7 +164,7 @@ class Traffic {
       if (end.fd != fd || !is_socket(end)) continue;
       const bool known = end.carrier == observe::Carrier::kernel && end.reason != 0;
       return Told{.accelerated = end.carrier == observe::Carrier::memory,
-                  .reason = known ? reason_id(static_cast<preload::Reason>(end.reason - 1)) : ""};
+                  .reason = known ? reason_told(end.reason) : ""};
     }
     return std::nullopt;
   }
@@ -184,6 +185,10 @@ class Traffic {
   }
 
  private:
+  static const char* reason_told(std::uint8_t reason) {
+    return reason == observe::kLeftByPeer ? "peer-gave-back"
+                                          : reason_id(static_cast<preload::Reason>(reason - 1));
+  }
   static bool is_socket(const watch::End& end) {
     return end.kind >= observe::Kind::tcp && end.kind <= observe::Kind::unix_packets;
   }
@@ -234,7 +239,10 @@ Report examine_running(pid_t pid) {
                                           report.target));
   const bool same_network = process->network == tree.link("/proc/self/ns/net");
   ProcessSettings settings;
-  const Traffic traffic(pid);
+  std::map<pid_t, Traffic> traffic;
+  const auto traffic_of = [&](pid_t who) -> const Traffic& {
+    return traffic.try_emplace(who, who).first->second;
+  };
   const Search search{
       .tree = tree,
       .process = *process,
@@ -242,9 +250,9 @@ Report examine_running(pid_t pid) {
       .wanted = [&](const Process& one, const End& end) { return settings.wants(one, end); },
       .may_share = [&](const Process& one,
                        const Process& other) { return settings.may_share(one, other); },
-      .told = [&](int fd) { return traffic.told(fd); }};
+      .told = [&](pid_t who, int fd) { return traffic_of(who).told(fd); }};
   report.connections = find_connections(search);
-  traffic.judge(report.target, findings);
+  traffic_of(pid).judge(report.target, findings);
   judge(*process, *report.connections, obstacle_of(*process, findings), findings);
   if (!same_network)
     findings.push_back({"other-namespace", Severity::note, report.target,
