@@ -116,18 +116,23 @@ void close_connection(int fd) noexcept {
 void close_listener(int listener) noexcept {
   if (!is_private(listener)) return;
   constexpr int kMostWaiting = 64;
-  long guest = 0;
-  kernel(SYS_shutdown, listener, SHUT_RD);  // nobody comes any more
+  const auto next = [&] {
+    return static_cast<int>(kernel(SYS_accept4, listener, nullptr, nullptr, SOCK_CLOEXEC));
+  };
+  int guest = next();
+  if (guest >= 0) kernel(SYS_shutdown, listener, SHUT_RD);  // nobody else comes
   for (int i = 0; i < kMostWaiting && guest >= 0; ++i) {
-    guest = kernel(SYS_accept4, listener, nullptr, nullptr, SOCK_CLOEXEC);
-    if (guest >= 0) close_connection(static_cast<int>(guest));
+    close_connection(guest);
+    guest = next();
   }
   forget_private(listener);
-  // More than have a place there.
-  if (guest >= 0)
+  // More than there is a place for.
+  if (guest >= 0) {
     close_apart(listener);
-  else
+    close_connection(guest);
+  } else {
     kernel(SYS_close, listener);
+  }
 }
 
 void close_visitor(int guest) noexcept {
