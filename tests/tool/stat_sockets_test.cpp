@@ -208,7 +208,8 @@ class WithOption {
   }
   [[nodiscard]] json connection_of(const Command& program) const {
     const Finished doctor = run_farcall({"doctor", "--json", std::to_string(program.pid())});
-    for (const json& each : json::parse(doctor.out).at("connections"))
+    const json told = json::parse(doctor.out);
+    for (const json& each : told.at("connections"))
       if (each.at("endpoint") == "127.0.0.1:" + port_) return each;
     ADD_FAILURE() << doctor.out;
     return json::object();
