@@ -141,7 +141,7 @@ UniqueFd Door::branch(std::optional<uid_t> user, std::optional<mode_t> mode) {
 
 UniqueFd Door::branch_at_fork() {
   UniqueFd fd = make_branch({}, {});
-  note_reference();
+  if (note_reference()) referenced();
   return fd;
 }
 
@@ -229,7 +229,7 @@ void Door::check_references(std::size_t own) noexcept {
     bool tell = false;
     bool changed = false;
     {
-      const std::lock_guard guard(lock_);
+      const QuietGuard guard(lock_);
       if (count > 1) {
         was_referenced_ = true;
         changed = is_unref_.exchange(false, std::memory_order_relaxed);
@@ -248,11 +248,13 @@ void Door::check_references(std::size_t own) noexcept {
   }
 }
 
-// The last reference may go before a thread has come to take it.
+// The last reference may go before a thread has come to take it. A private door is kept by the
+// threads that are bound to it, and without a reference none can be bound any more.
 void Door::post_notice() {
   {
-    const std::lock_guard guard(lock_);
-    if (notices_++ == 0) until_told_ = shared_from_this();
+    const QuietGuard guard(lock_);
+    if (revoked()) return;  // with the lock held: revoke() has let go of it, or will
+    if (notices_++ == 0 && !is_private()) until_told_ = shared_from_this();
   }
   try {
     port_.post(endpoint_);
@@ -260,6 +262,14 @@ void Door::post_notice() {
     notice_taken();
     throw;
   }
+}
+
+// Nobody is told of it any more.
+void Door::revoke() noexcept {
+  endpoint_->close();
+  std::shared_ptr<Door> last;  // outlives the lock
+  const QuietGuard guard(lock_);
+  last = std::move(until_told_);
 }
 
 void Door::notice_taken() noexcept {

@@ -66,7 +66,7 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   // SystemError.
   UniqueFd branch(std::optional<uid_t> user = {}, std::optional<mode_t> mode = {});
   // The same for a child. A signal handler may be forking, so no lock is taken that the thread may
-  // hold already; clients are told of it with the next check of the references.
+  // hold already, unless clients have to be told that there is a reference again.
   UniqueFd branch_at_fork();
 
   [[nodiscard]] door_info_t info() const noexcept override;
@@ -80,7 +80,7 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   [[nodiscard]] std::uint64_t param(int which) const noexcept;
   // Returns 0 or an errno value.
   int set_param(int which, std::uint64_t value);
-  void revoke() noexcept { endpoint_->close(); }
+  void revoke() noexcept;
   [[nodiscard]] bool revoked() const noexcept { return endpoint_->closed(); }
   // Counts who refers to the door, and tells it when one is left, or was. `own`: how many
   // descriptors this process has of it.
@@ -170,7 +170,7 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   std::vector<std::shared_ptr<Attachment>> attachments_;
   bool was_referenced_ = false;
   std::size_t notices_ = 0;           // posted, and not taken yet
-  std::shared_ptr<Door> until_told_;  // this one, while there are any
+  std::shared_ptr<Door> until_told_;  // this one, while there are any that keep it
 };
 
 // A door that this process has a descriptor of, its own or another's.

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,9 +37,12 @@ class OwnFolders : public testing::Test {
     std::filesystem::remove_all(place_);
   }
   // A process that has one, as has a child of it, whose number comes by `ready`.
-  static pid_t start_owner(int ready) {
+  static pid_t start_owner(int ready, bool in_own_group = false) {
     const pid_t owner = ::fork();
     if (owner == 0) {
+      const rlimit no_core{};
+      ::setrlimit(RLIMIT_CORE, &no_core);
+      if (in_own_group) ::setpgid(0, 0);
       const OwnFolder folder("farcall-");
       const pid_t other = ::fork();
       if (other != 0) {
@@ -84,6 +88,24 @@ TEST_F(OwnFolders, AreRemovedWhenTheirOwnerIsKilledAsSoonAsTheyAreThere) {
     while (::waitpid(-1, nullptr, 0) > 0) {
     }
     ASSERT_FALSE(is_there()) << times;
+  }
+}
+
+// As timeout(1), shells and terminals do.
+TEST_F(OwnFolders, AreRemovedWhenAllOfTheirOwnersGroupGetTheSignal) {
+  for (const int signal : {SIGKILL, SIGQUIT, SIGALRM, SIGUSR1}) {
+    int ready[2];
+    ASSERT_EQ(::pipe(ready), 0);
+    const UniqueFd here(ready[0]);
+    UniqueFd there(ready[1]);
+    const pid_t owner = start_owner(there.get(), true);
+    there.reset();
+    pid_t other = 0;
+    ASSERT_EQ(::read(here.get(), &other, sizeof other), static_cast<ssize_t>(sizeof other));
+    ASSERT_EQ(::kill(-owner, signal), 0);
+    while (::waitpid(-1, nullptr, 0) > 0) {
+    }
+    ASSERT_FALSE(is_there()) << signal;
   }
 }
 

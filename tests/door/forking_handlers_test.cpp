@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Signal handlers may fork, whatever the thread does that they interrupt.
+// Signal handlers may fork, also while their thread forks.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sched.h>
@@ -10,8 +10,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <thread>
-#include <vector>
 
 #include "door/scoped_server.hpp"
 
@@ -54,49 +52,6 @@ TEST(ForkingHandlers, RunWhileTheirThreadForks) {
     const itimerval never{};
     EXPECT_EQ(::setitimer(ITIMER_REAL, &never, nullptr), 0);
     EXPECT_GT(handled, 0);
-  });
-}
-
-// It may have interrupted the library, with a lock that the fork needs.
-TEST(ForkingHandlers, RunInAThreadThatServes) {
-  FARCALL_SKIP_UNDER_ASAN("has an allocator that its own handlers must not interrupt");
-  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
-  static std::atomic<pthread_t> serves = 0;
-  static std::atomic<int> handled = 0;
-  in_child([] {
-    const int door = ::door_create(
-        [](void*, char*, size_t, door_desc_t*, uint_t) {
-          serves = ::pthread_self();
-          ::door_return(nullptr, 0, nullptr, 0);
-        },
-        nullptr, DOOR_UNREF);
-    ASSERT_GE(door, 0);
-    struct sigaction action {};
-    action.sa_flags = SA_RESTART;
-    action.sa_handler = [](int) {
-      const pid_t child = ::fork();
-      if (child == 0) ::_exit(0);
-      while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-      }
-      ++handled;
-    };
-    ASSERT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
-    std::atomic<bool> over = false;
-    std::vector<std::thread> clients;
-    for (int i = 0; i < 4; ++i)
-      clients.emplace_back([&] {
-        while (!over && ::door_call(door, nullptr) == 0) {
-        }
-        EXPECT_TRUE(over) << errno;
-      });
-    for (int i = 0; i < 200; ++i) {
-      while (serves == 0) ::usleep(100);
-      const int before = handled;
-      ASSERT_EQ(::pthread_kill(serves, SIGUSR1), 0);
-      while (handled == before) ::usleep(500);
-    }
-    over = true;
-    for (std::thread& client : clients) client.join();
   });
 }
 

@@ -5,6 +5,9 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include <filesystem>
+#include <iterator>
+
 #include "door/attached.hpp"
 
 namespace farcall::door::test {
@@ -116,7 +119,7 @@ TEST(DoorReferences, ThatAllGoAtOnceAreToldOf) {
 
 // The last goes when it has been counted, and no thread has come yet to tell of it.
 TEST(DoorReferences, ThatAllGoBeforeThereIsAThreadAreToldOf) {
-  if (over_module()) GTEST_SKIP() << "the module makes threads by itself";
+  if (over_module()) GTEST_SKIP() << "the module is here";
   in_child([] {
     ::door_server_create([](door_info_t*) {});
     auto& told = lasting<Told>();
@@ -126,6 +129,57 @@ TEST(DoorReferences, ThatAllGoBeforeThereIsAThreadAreToldOf) {
     told.expect(0);
     std::thread([] { ::door_return(nullptr, 0, nullptr, 0); }).detach();
     told.expect(1);
+  });
+}
+
+std::ptrdiff_t descriptors_here() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::distance(begin(all), end(all));
+}
+
+// Nobody can come any more to be told: a thread is bound by a descriptor, and there is none.
+TEST(DoorReferences, OfPrivateDoorsThatNoThreadServesLeaveNothing) {
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  in_child([] {
+    ::door_server_create([](door_info_t*) {});
+    auto& told = lasting<Told>();
+    for (const auto kind : {unsigned{DOOR_UNREF}, unsigned{DOOR_UNREF_MULTI}}) {
+      ::close(make_door(told, DOOR_PRIVATE));  // what the first door of all brings stays
+      const std::ptrdiff_t before = descriptors_here();
+      for (int i = 0; i < 8; ++i) {
+        const int door = make_door(told, DOOR_PRIVATE | kind);
+        ::close(::dup(door));
+        EXPECT_TRUE(eventually([&] { return is_unref(door); }));
+        ::close(door);
+      }
+      EXPECT_TRUE(eventually([&] { return descriptors_here() <= before; }))
+          << descriptors_here() << " instead of " << before;
+    }
+    told.expect(0);
+  });
+}
+
+// Of a door that is revoked nobody is told.
+TEST(DoorReferences, OfRevokedDoorsLeaveNothing) {
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  in_child([] {
+    ::door_server_create([](door_info_t*) {});
+    auto& told = lasting<Told>();
+    for (const auto kind : {0U, unsigned{DOOR_PRIVATE}}) {
+      ::close(make_door(told, kind));
+      const std::ptrdiff_t before = descriptors_here();
+      for (int i = 0; i < 8; ++i) {
+        const int door = make_door(told, kind | DOOR_UNREF);
+        ::close(::dup(door));
+        EXPECT_TRUE(eventually([&] { return is_unref(door); }));
+        ASSERT_EQ(::door_revoke(door), 0) << std::strerror(errno);
+        ::close(door);
+      }
+      EXPECT_TRUE(eventually([&] { return descriptors_here() <= before; }))
+          << descriptors_here() << " instead of " << before;
+    }
+    std::thread([] { ::door_return(nullptr, 0, nullptr, 0); }).detach();
+    told.expect(0);
   });
 }
 

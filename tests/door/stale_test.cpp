@@ -67,7 +67,7 @@ TEST_F(DoorStale, ASocketUnderTheNumberOfADoorIsASocket) {
 
 // Of a door that is revoked meanwhile, before a thread has come.
 TEST_F(DoorStale, ANumberThatIsReusedDuringACallSaysNothingOfTheDoor) {
-  if (over_module()) GTEST_SKIP() << "the module makes threads by itself";
+  if (over_module()) GTEST_SKIP() << "the module is here";
   in_child([] {
     ::door_server_create([](door_info_t*) {});
     const UniqueFd mine(::door_create(echo, nullptr, 0));

@@ -73,9 +73,11 @@ class OwnFolder {
   }
 
   // Outlives the tool, if that is how it ends, and keeps nothing of it: other ends of sockets, by
-  // which those that measure tell that they have gone.
+  // which those that measure tell that they have gone. What all of the tool's group are sent,
+  // SIGKILL even, is not for it.
   [[noreturn]] static void keep(int alive, int news, const std::string& prefix, const Also& also) {
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
+    ::setsid();
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT}) ::signal(signal, SIG_IGN);
     ::dup2(alive, STDIN_FILENO);
     ::dup2(news, STDOUT_FILENO);
     ::close_range(STDERR_FILENO + 1, ~0U, 0);
