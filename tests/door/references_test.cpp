@@ -173,7 +173,6 @@ TEST(DoorReferences, OfRevokedDoorsLeaveNothing) {
         ::close(::dup(door));
         EXPECT_TRUE(eventually([&] { return is_unref(door); }));
         ASSERT_EQ(::door_revoke(door), 0) << std::strerror(errno);
-        ::close(door);
       }
       EXPECT_TRUE(eventually([&] { return descriptors_here() <= before; }))
           << descriptors_here() << " instead of " << before;
