@@ -50,6 +50,7 @@ SessionBase::SessionBase(PrivateMapping memory, SessionSockets sockets, WaitMode
 // cancelled while it waits may not be here.
 int SessionBase::watch_process(bool on) noexcept {
   const NoCancel guard;
+  const NoFork no_child_keeps_it;
   process_ = on ? WatchedProcess(sockets_.theirs.get()) : WatchedProcess();
   return process_.ended ? Drain::kEnded : process_.descriptor.get();
 }

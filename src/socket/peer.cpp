@@ -8,6 +8,7 @@
 
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
+#include "process/process.hpp"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -49,6 +50,7 @@ PeerProcess process_of_peer(int socket) noexcept {
 }
 
 bool has_peer_ended(int socket) noexcept {
+  const process::NoFork guard;  // no child keeps the descriptor
   const PeerProcess peer = process_of_peer(socket);
   pollfd end{.fd = peer.descriptor.get(), .events = POLLIN, .revents = 0};
   return peer.ended || (peer.descriptor && ::poll(&end, 1, 0) > 0);
