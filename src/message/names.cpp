@@ -17,6 +17,7 @@
 #include "process/background.hpp"
 #include "process/identity.hpp"
 #include "socket/listener.hpp"
+#include "socket/peer.hpp"
 
 namespace farcall::message {
 namespace {
@@ -72,6 +73,11 @@ class Line {
     if (!may_hold(server_.uid, owner)) {
       let_go();
       throw NameSquatted();
+    }
+    // A child that has come by a system call of the server's own may hold what it listened with.
+    if (has_peer_ended(socket_.get())) {
+      let_go();
+      throw SystemError(ENOENT, "no channel has that name");
     }
   }
   ~Line() { let_go(); }

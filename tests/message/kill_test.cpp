@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What is told of the death of others.
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <future>
@@ -36,6 +37,33 @@ TEST(MessageKill, AReplyBlockedClientSeesADeadServerAtOnce) {
     EXPECT_EQ(farcall_disconnect(connection), 0);
   }
   latencies.expect_prompt("from the server's death to its client's error");
+}
+
+// A child by a system call of the server's own has copies of its sockets, and never uses the
+// library, which would close them.
+TEST(MessageKill, ANameEndsWithAServerWhoseSocketsAChildHolds) {
+  give_up_after(100s);
+  const door::test::Shared<std::atomic<pid_t>> child{};
+  const std::string name = unique_name("held");
+  NamedServer server(name, [&](int channel) {
+    const auto made =
+        static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+    if (made == 0) {
+      ::alarm(100);
+      for (;;) ::syscall(SYS_pause);
+    }
+    child->store(made);
+    echo_for_ever(channel);
+  });
+  const int before = farcall_name_open(name.c_str());
+  ASSERT_GT(before, 0) << std::strerror(errno);
+  EXPECT_EQ(send(before, "x").text, "x");
+  EXPECT_EQ(farcall_disconnect(before), 0);
+  server.kill();
+  EXPECT_EQ(farcall_name_open(name.c_str()), -1);
+  EXPECT_EQ(errno, ENOENT);
+  ASSERT_GT(*child, 0);
+  EXPECT_EQ(::kill(*child, SIGKILL), 0);
 }
 
 TEST(MessageKill, ServersOutliveClientsThatAreKilledAtAnyMoment) {
