@@ -300,27 +300,26 @@ bool leave_sending(Side& side, int fd) noexcept {
   return first;
 }
 
-}  // namespace
-
 void leave_receiving(Side& side, int fd) noexcept {
   Guard receiving(side.receive_lock);
   if (!receiving || side.in().control == nullptr || side.receiver.has_left()) return;
   side.receiver.watch_for_ever(side.in());
+  // The kernel would refuse what is given back.
+  if (side.in().control->receiver_finished.load(std::memory_order_relaxed) != 0) return;
   side.in().control->tail.fetch_or(kLeft, std::memory_order_seq_cst);
   (void)side.receiver.next(side.in());
   take_doorbell(side, fd);
-  const bool unread = !side.receiver.emptied(side.in());
-  const bool empty = !unread && !doorbell_rings(side) && !side.receiver.broken();
-  GivingBack giving(side, fd, receiving);
-  // Once both directions are shut down the kernel would refuse what is given back.
-  const bool refused = side.in().control->receiver_finished.load(std::memory_order_relaxed) != 0;
-  if (refused ? unread : !empty && !giving.give_back()) {
+  const bool empty =
+      side.receiver.emptied(side.in()) && !doorbell_rings(side) && !side.receiver.broken();
+  if (GivingBack giving(side, fd, receiving); !empty && !giving.give_back()) {
     if (!receiving || giving.over()) return;
     log(LogLevel::warn, "descriptor %d is reset: the peer does not take back what is unread", fd);
     reset(side, fd, *side.in().control);
   }
   side.receiver.leave(side.in());
 }
+
+}  // namespace
 
 bool serve_leaving_peer(Side& side, int fd) noexcept {
   const Ring& ring = side.out();

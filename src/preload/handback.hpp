@@ -27,9 +27,6 @@ namespace farcall::preload {
 // descriptor without the library finds there what it expects.
 void hand_back(Side& side, int fd, Reason reason) noexcept;
 
-// The same of the receiving half alone: all that is unread, and all that comes, is the kernel's.
-void leave_receiving(Side& side, int fd) noexcept;
-
 // All connections of this process, and none is accelerated from now on.
 void leave_everything() noexcept;
 

@@ -17,7 +17,6 @@
 #include "preload/address.hpp"
 #include "preload/connection.hpp"
 #include "preload/epoll.hpp"
-#include "preload/handback.hpp"
 #include "preload/hooked_call.hpp"
 #include "preload/listeners.hpp"
 #include "preload/packet.hpp"
@@ -301,10 +300,6 @@ int shutdown(int fd, int how) {
         side->out().control->sender_said.fetch_or(Direction::kFinished, std::memory_order_release);
       }
     }
-    // Whoever comes to read it without the library finds what is unread, which nobody could send
-    // again from here on. A socket that sends no more either is about to be closed, most of the
-    // time, so nobody waits for its peer.
-    if (how == SHUT_RD) leave_receiving(*side, fd);
     if (how == SHUT_RD || how == SHUT_RDWR) {
       const Guard guard(side->receive_lock);
       if (side->in().control != nullptr) {
