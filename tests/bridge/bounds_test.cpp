@@ -172,7 +172,7 @@ TEST_F(BridgeBounds, NobodysPriorityStaysWithTheThreadThatServed) {
   ::setpriority(PRIO_PROCESS, 0, nice);
   const auto call = [this](const std::string& priority) {
     raw_->publish("c.v1", "urgent.1", "1;k=c;s=1" + priority, "x");
-    EXPECT_NE(raw_->read_until("MSG urgent.1 "), "");
+    EXPECT_NE(raw_->read_until("k=r"), "");  // signs of life may come before
     return service_->seen().priority.load();
   };
   for (int i = 0; i < 20; ++i) {
