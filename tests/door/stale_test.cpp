@@ -67,6 +67,7 @@ TEST_F(DoorStale, ASocketUnderTheNumberOfADoorIsASocket) {
 
 // Of a door that is revoked meanwhile, before a thread has come.
 TEST_F(DoorStale, ANumberThatIsReusedDuringACallSaysNothingOfTheDoor) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   if (over_module()) GTEST_SKIP() << "the module is here";
   in_child([] {
     ::door_server_create([](door_info_t*) {});
