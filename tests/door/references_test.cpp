@@ -119,6 +119,7 @@ TEST(DoorReferences, ThatAllGoAtOnceAreToldOf) {
 
 // The last goes when it has been counted, and no thread has come yet to tell of it.
 TEST(DoorReferences, ThatAllGoBeforeThereIsAThreadAreToldOf) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   if (over_module()) GTEST_SKIP() << "the module is here";
   in_child([] {
     ::door_server_create([](door_info_t*) {});
@@ -161,6 +162,7 @@ TEST(DoorReferences, OfPrivateDoorsThatNoThreadServesLeaveNothing) {
 
 // Of a door that is revoked nobody is told.
 TEST(DoorReferences, OfRevokedDoorsLeaveNothing) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   if (over_module()) GTEST_SKIP() << "the module is here";
   in_child([] {
     ::door_server_create([](door_info_t*) {});
