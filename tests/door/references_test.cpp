@@ -92,7 +92,7 @@ TEST(DoorReferences, AreCountedAlsoWhereTheTableIsFull) {
 
 // The last goes before anybody has counted that it was the last: a call in progress has it wait.
 TEST(DoorReferences, ThatAllGoAtOnceAreToldOf) {
-  if (over_module()) GTEST_SKIP() << "the module does not wait for calls";
+  if (over_module()) GTEST_SKIP() << "the module is here";
   struct Slow {
     Event begun;
     Event go_on;
