@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -261,6 +262,20 @@ void in_server_and_client(Body body) {
 }
 
 inline bool is_root() { return ::geteuid() == 0; }
+
+// By SO_PEERPIDFD, which is younger than the C library's headers.
+inline bool kernel_sends_pidfds() {
+  constexpr int kPeerPidfd = 77;
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return false;
+  int process = -1;
+  socklen_t size = sizeof process;
+  const bool sends = ::getsockopt(ends[0], SOL_SOCKET, kPeerPidfd, &process, &size) == 0;
+  if (sends) ::close(process);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  return sends;
+}
 // A user without privileges whom no other test of the moment is: the kernel counts what a user has
 // in flight or locked over all processes, and some tests use that up.
 inline const uid_t kNobody = 60'000 + 2 * static_cast<uid_t>(::getpid() % 2'500);
