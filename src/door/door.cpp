@@ -134,39 +134,22 @@ UniqueFd Door::open() {
 }
 
 UniqueFd Door::branch(std::optional<uid_t> user, std::optional<mode_t> mode) {
-  UniqueFd fd = make_branch(user, mode);
-  referenced();
-  return fd;
-}
-
-UniqueFd Door::branch_at_fork() {
-  UniqueFd fd = make_branch({}, {});
-  if (note_reference()) referenced();
-  return fd;
-}
-
-UniqueFd Door::make_branch(std::optional<uid_t> user, std::optional<mode_t> mode) {
   std::uint64_t socket = 0;
   UniqueFd fd = endpoint_->branch(
       make_name({.id = id, .attributes = shown_attributes() & kNamedAttributes, .mode = mode}),
       &socket, user);
   Process::here().add_branch(socket, shared_from_this());
+  referenced();
   return fd;
 }
 
 void Door::referenced() {
-  if (!note_reference()) return;
   {
     const QuietGuard guard(lock_);
+    was_referenced_ = true;
     if (!is_unref_.exchange(false, std::memory_order_relaxed)) return;
   }
   publish();
-}
-
-bool Door::note_reference() noexcept {
-  const QuietGuard guard(lock_);
-  was_referenced_ = true;
-  return is_unref_.load(std::memory_order_relaxed);
 }
 
 unsigned Door::shown_attributes() const noexcept {

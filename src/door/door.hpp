@@ -63,11 +63,9 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   UniqueFd open();
   // A descriptor for somebody else, counted apart from those that exist. `user`: who has asked for
   // it; `mode`: the permissions of the file by which it was opened, where there is one. Throws
-  // SystemError.
+  // SystemError. A signal handler may be forking: no lock is taken that its thread may hold
+  // already, unless clients have to be told that there is a reference again.
   UniqueFd branch(std::optional<uid_t> user = {}, std::optional<mode_t> mode = {});
-  // The same for a child. A signal handler may be forking, so no lock is taken that the thread may
-  // hold already, unless clients have to be told that there is a reference again.
-  UniqueFd branch_at_fork();
 
   [[nodiscard]] door_info_t info() const noexcept override;
   // The errno that a request is to be refused with, or 0.
@@ -142,9 +140,6 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   [[nodiscard]] Terms terms() const noexcept;
   // Clients are told what terms() says now.
   void publish();
-  UniqueFd make_branch(std::optional<uid_t> user, std::optional<mode_t> mode);
-  // Returns whether clients think that there is none.
-  bool note_reference() noexcept;
   void post_notice();
   // A notification that comes once is no attribute any more once it has come.
   [[nodiscard]] unsigned shown_attributes() const noexcept;

@@ -49,7 +49,7 @@ void before_fork() {
       if (descriptors.empty()) continue;
       inheritances.push_back({.socket = door->primary(),
                               .descriptors = std::move(descriptors),
-                              .branch = door->branch_at_fork().release()});
+                              .branch = door->branch().release()});
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the child is not counted then
   }

@@ -218,7 +218,7 @@ TEST_F(DoctorConnections, AreWhatTheEndTellsThatGaveThemBack) {
     here = {.accelerated = false, .reason = reason};
     EXPECT_EQ(ids(judge(7)), "option ") << reason;
   }
-  // It moves nothing, and so has not heard of that yet.
+  // It moves nothing, and so has not been told of that yet.
   here = {.accelerated = true, .reason = {}};
   EXPECT_EQ(only(7).accelerated, 0U);
   EXPECT_EQ(ids(judge(7)), "option ");
