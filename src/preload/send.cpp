@@ -16,6 +16,7 @@
 #include "preload/handback.hpp"
 #include "preload/packet.hpp"
 #include "preload/real.hpp"
+#include "preload/send_wait.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
 #include "preload/upgrade.hpp"
@@ -27,21 +28,6 @@ constexpr std::size_t kKernelChunk = 64 * 1024;
 constexpr std::size_t kKernelChunkOfUnix = 16 * 1024;  // see ring_bytes_of()
 constexpr std::uint32_t kSendsPerLook = 64;
 constexpr std::uint64_t kCheckEvery = 100 * kTicksPerMicrosecond;
-
-// Newer bytes must not come before those of the ring there, so these go first. False: the kernel
-// has no room for all.
-bool leave_ring_for_kernel(Side& side, int fd) noexcept {
-  const bool can_be_sent = reclaim(side, fd, true);
-  if (side.sender.in_kernel()) return true;
-  const Ring& ring = side.out();
-  if (!can_be_sent || ring.control->receiver_finished.load(std::memory_order_relaxed) != 0)
-    side.sender.leave_ring(ring);  // the kernel says why
-  else if (side.sender.unread(ring) != 0 && !side.sender.broken())
-    return false;
-  else
-    side.sender.use_kernel(ring);
-  return true;
-}
 
 // Is the peer still there? A sender that never reads would not notice.
 void check_peer(Side& side, int fd) noexcept {
@@ -64,45 +50,6 @@ void check_peer(Side& side, int fd) noexcept {
   if (gone || leave_ring_for_kernel(side, fd)) side.sender.leave_ring(side.out());
 }
 
-// The ring is full: waits a little while the receiver makes room. Without the lock meanwhile.
-bool wait_for_room(Side& side, bool briefly, Guard& guard) noexcept {
-  const Ring ring = side.out();
-  const std::uint64_t before = ring.control->head.load(std::memory_order_relaxed);
-  guard.unlock();
-  const bool together =
-      ring.control->receiver_processor.load(std::memory_order_relaxed) == this_processor();
-  const auto moved = [&] {
-    return ring.control->head.load(std::memory_order_relaxed) != before ||
-           (ring.control->tail.load(std::memory_order_relaxed) & kFlags) != 0;
-  };
-  bool room = false;
-  if (together) {
-    for (unsigned i = 0;
-         i < (briefly ? 1 : 4) && !(room = moved()) && !others_compete(this_processor()); ++i)
-      give_turn();
-  } else {
-    const unsigned looks = briefly ? 100 : 2000;
-    for (unsigned i = 0; i < looks && !(room = moved()); ++i) relax();
-  }
-  return guard.lock() && (room || moved());
-}
-
-// The program is told that there is no room. Where that is not the kernel's word nobody would be
-// told when there is some again; so the kernel is made to tell at once, and the program asks again.
-ssize_t no_room(const Side& side, int fd) noexcept {
-  if ((poll_now(fd, POLLOUT) & POLLOUT) == 0) return fail(-EAGAIN);
-  // Each has the kernel wake whoever waits for room, and is set to what it was.
-  if (is_unix(side.kind)) {
-    const RoomForAll raised_and_lowered(fd, side.out().size);
-  } else {
-    int value = 0;
-    socklen_t size = sizeof value;
-    if (kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, &size) == 0)
-      kernel(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, size);
-  }
-  return fail(-EAGAIN);
-}
-
 // What the receiver's end of the kernel holds is in nobody's way.
 [[gnu::noinline]] Sender::Way way_if_crowded(Side& side, int fd) noexcept {
   int waits = 0;
@@ -118,72 +65,11 @@ ssize_t no_room(const Side& side, int fd) noexcept {
   return way == Sender::Way::crowded ? way_if_crowded(side, fd) : way;
 }
 
-// Waits for a peer that is leaving the ring, if it is. Zero, or what the call returns.
-ssize_t let_peer_leave(Side& side, const Call& call) noexcept {
-  if (!nonblocking(side, call.flags))
-    return wait_for_leaving_peer(side, call.fd) ? 0 : fail(-EINTR);
-  return bear_with_leaving_peer(side, call.fd) ? 0 : no_room(side, call.fd);
-}
-
 // Then holds a place among those who send through the kernel.
 ssize_t enter_kernel(Side& side, const Call& call) noexcept {
   while (!side.sender.enter_kernel(side.out()))
     if (const ssize_t waited = let_peer_leave(side, call); waited != 0) return waited;
   return 0;
-}
-
-// When its time is over a send to a unix stream goes on if there is any room, of which the kernel
-// tells when three quarters are free.
-bool takes_more(Side& side, int fd) noexcept {
-  const std::uint64_t before = side.sender.kernel_sent();
-  return leave_ring_for_kernel(side, fd) || side.sender.kernel_sent() != before;
-}
-
-// Until the kernel has room, as long as a send would wait for it, of which a part may have been
-// sent. Zero, or what the call returns.
-ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& guard) {
-  // What is in the ring is not sent while the peer leaves.
-  if (const ssize_t waited = let_peer_leave(side, call); waited != 0) return waited;
-  if (nonblocking(side, call.flags)) return no_room(side, call.fd);
-  const std::int64_t longest = time_limit(call.fd, SO_SNDTIMEO);
-  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
-  guard.unlock();
-  settle_before_sleep();
-  ssize_t result = 0;
-  const std::int64_t start = now_ns() - call.slept;
-  // Room wakes at once. Signals are held meanwhile, as nobody else tells which of them end the
-  // call, so they are looked for: after a moment at first, and less often by whoever has waited
-  // for long.
-  constexpr std::int64_t kFirstLook = 2'000'000;
-  constexpr std::int64_t kLastLook = 32'000'000;
-  std::int64_t until_look = kFirstLook;
-  for (bool room = false; !room && result == 0;
-       until_look = std::min(until_look + until_look / 8, kLastLook)) {
-    ::pthread_testcancel();
-    const HeldSignals held;
-    pollfd look{.fd = call.fd, .events = POLLOUT, .revents = 0};
-    const std::int64_t left =
-        longest == 0 ? until_look : std::max<std::int64_t>(start + longest - now_ns(), 0) + 1;
-    timespec moment{.tv_sec = 0, .tv_nsec = std::min(until_look, left)};
-    long ready = kernel(SYS_ppoll, &look, 1, &moment, nullptr, 0);
-    if (ready == -EINVAL) ready = select_one(call.fd, POLLOUT, &moment);
-    room = ready > 0;
-    if (ends_wait(held.interruption(), part_sent || call.is_rest || longest != 0))
-      result = fail(-EINTR);
-    else if (longest != 0 && now_ns() - start > longest)
-      result = fail(-EAGAIN);
-  }
-  call.slept = now_ns() - start;
-  const int error = errno;
-  if (!guard.lock()) return fail(-EINTR);
-  if (is_gone(side, generation)) return fail(-EBADF);
-  if (side.kind == Kind::unix_stream && (result == 0 || error == EAGAIN) &&
-      takes_more(side, call.fd)) {
-    call.slept = 0;
-    return 0;
-  }
-  errno = error;
-  return result;
 }
 
 // What comes as a whole goes as a whole.
