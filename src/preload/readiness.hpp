@@ -55,7 +55,8 @@ inline bool has_ended(int fd) noexcept {
   if (side == nullptr) {
     const UdpSocket* const udp = find_udp(fd);
     return udp != nullptr &&
-           (udp->kernel_only.load(std::memory_order_relaxed) || has_error_kept(fd));
+           (udp->kernel_only.load(std::memory_order_relaxed) ||
+            udp->may_have_error.load(std::memory_order_relaxed) || has_error_kept(fd));
   }
   const Direction* const in = side->in().control;
   return in != nullptr && (in->sender_said.load(std::memory_order_relaxed) != 0 ||

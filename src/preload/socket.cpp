@@ -288,7 +288,7 @@ int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
 }
 
 int shutdown(int fd, int how) {
-  if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
+  if (UdpSocket* const udp = find_udp(fd)) udp_shut_down(*udp);
   Side* const side = find_side(fd);
   if (side != nullptr) {
     if (how == SHUT_WR || how == SHUT_RDWR) {

@@ -22,7 +22,8 @@ namespace farcall::preload {
 
 namespace detail {
 constinit std::array<std::atomic<UdpSocket*>, kMostUdpDescriptors> udp_table{};
-}
+constinit std::atomic<std::uint32_t> udp_sent_by_kernel{0};
+}  // namespace detail
 
 namespace {
 
@@ -209,6 +210,8 @@ void udp_note(int fd, int domain, int type, int protocol) noexcept {
   free->family = static_cast<sa_family_t>(domain);
   free->kernel_only.store(false, std::memory_order_relaxed);
   free->stay_watched.store(false, std::memory_order_relaxed);
+  free->was_connected.store(false, std::memory_order_relaxed);
+  free->may_have_error.store(false, std::memory_order_relaxed);
   free->corked.store(false, std::memory_order_relaxed);
   free->kept_error.store(0, std::memory_order_relaxed);
   free->peer_known = free->own_known = free->hot = free->busy = free->flags_known = false;
@@ -264,6 +267,7 @@ void udp_bound(UdpSocket& socket, int fd) noexcept {
 }
 
 void udp_connected(UdpSocket& socket, int fd) noexcept {
+  socket.was_connected.store(true, std::memory_order_relaxed);
   end_flows_beside(fd);
   const Guard receiving(socket.receive_lock);
   const Guard sending(socket.send_lock);
@@ -342,17 +346,30 @@ void udp_forget(int fd) noexcept {
   socket->references.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void udp_leave(UdpSocket& socket) noexcept {
-  if (socket.kernel_only.exchange(true)) return;
-  {
+namespace {
+
+// From now on nothing goes into memory; what is there is passed to `unread`, with the lock held.
+template <class Unread>
+void use_kernel_only(UdpSocket& socket, Unread unread) noexcept {
+  if (!socket.kernel_only.exchange(true)) {
     const Guard guard(socket.send_lock);
     if (guard) udp_end_sending(socket, false);
   }
   const Guard guard(socket.receive_lock);
   if (!guard) return;
   udp_close_listener(socket);
+  unread(socket);
+}
+
+}  // namespace
+
+void udp_leave(UdpSocket& socket) noexcept {
   // What cannot be given back may still be read here; nothing follows it.
-  udp_give_back(socket);
+  use_kernel_only(socket, udp_give_back);
+}
+
+void udp_shut_down(UdpSocket& socket) noexcept {
+  use_kernel_only(socket, [](UdpSocket& shut) noexcept { shut.each_in(udp_let_end); });
 }
 
 }  // namespace farcall::preload

@@ -112,12 +112,14 @@ struct UdpSocket {
   std::atomic<int> references;  // descriptors of this process; 0: not in use
   std::uint32_t generation;     // another one each time it comes into use
   sa_family_t family;
-  std::atomic<bool> kernel_only;    // for good
-  std::atomic<int> kept_error;      // came in the middle of a call, and is the next one's; 0: none
-  std::atomic<bool> stay_watched;   // waited for in ways that only the kernel serves
-  std::atomic<std::uint16_t> port;  // where it was findable last, 0: it never was
-  std::uint32_t index;              // among all sockets
-  Counters* counters;               // if it is bound; else each flow has its own
+  std::atomic<bool> kernel_only;     // for good
+  std::atomic<int> kept_error;       // came in the middle of a call, and is the next one's; 0: none
+  std::atomic<bool> stay_watched;    // waited for in ways that only the kernel serves
+  std::atomic<bool> was_connected;   // only then the kernel tells that nobody is there
+  std::atomic<bool> may_have_error;  // something went through the kernel since it was asked
+  std::atomic<std::uint16_t> port;   // where it was findable last, 0: it never was
+  std::uint32_t index;               // among all sockets
+  Counters* counters;                // if it is bound; else each flow has its own
 
   // --- sending, under its lock
   Lock send_lock;
@@ -147,6 +149,7 @@ struct UdpSocket {
   std::uint32_t empty_calls;
   std::uint64_t
       looked_at;  // ticks: just before the kernel was last found empty; 0: it was not, since
+  std::uint32_t sent_before_look;  // see udp_sent_by_kernel
   std::uint32_t looks;
   std::uint32_t ring_receives;    // since the kernel was last looked at
   std::uint64_t kernel_receives;  // by the kernel, all in all
@@ -186,7 +189,10 @@ inline constexpr std::uint32_t kMostUdpSockets = 4096;
 inline constexpr int kMostUdpDescriptors = 1 << 20;
 namespace detail {
 extern std::array<std::atomic<UdpSocket*>, kMostUdpDescriptors> udp_table;
-}
+// How many datagrams this process has sent through the kernel: they are there when the call is
+// over.
+extern std::atomic<std::uint32_t> udp_sent_by_kernel;
+}  // namespace detail
 
 // The UDP socket that a descriptor refers to, or null.
 inline UdpSocket* find_udp(int fd) noexcept {
@@ -213,6 +219,8 @@ void udp_duplicated(UdpSocket& socket, int copy) noexcept;
 void udp_forget(int fd) noexcept;
 // From now on only the kernel: before exec, when it is passed, used by what the library cannot see.
 void udp_leave(UdpSocket& socket) noexcept;
+// Before shutdown(): the same, but what is unread is read here, in the order in which it was sent.
+void udp_shut_down(UdpSocket& socket) noexcept;
 
 // This process ends, or executes another program: nobody reads here any more. If that fails, new
 // flows may begin.

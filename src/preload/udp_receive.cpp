@@ -63,6 +63,16 @@ ssize_t received(UdpSocket& socket, int fd, ssize_t result, int flags) noexcept 
   return with_errno(result);
 }
 
+// The kernel tells of an error before anything that can be read.
+int take_error(UdpSocket& socket, int fd) noexcept {
+  if (!socket.may_have_error.load(std::memory_order_relaxed)) [[likely]]
+    return 0;
+  socket.may_have_error.store(false, std::memory_order_relaxed);
+  int error = 0;
+  socklen_t size = sizeof error;
+  return kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0 ? 0 : error;
+}
+
 // Before a call that the kernel carries out alone, and without the lock: what was sent through
 // memory is looked at, as nothing else does. True if a signal ends the call.
 bool settle_before(UdpSocket& socket, int fd, int flags, Guard& guard) noexcept {
@@ -171,8 +181,10 @@ ssize_t come_back_empty(UdpSocket& socket, int fd, msghdr& message, int flags,
   const bool awake = stays_awake(socket, fd);
   // A program that keeps coming waits with this call; the kernel need not be asked each time.
   if (++socket.empty_calls >= kBusyAfter) socket.busy = awake;
-  if (!looked && (!awake || !socket.busy || now_ticks() - socket.looked_at > kLookTicks ||
-                  epoll_told_since(fd, socket.looked_at))) {
+  if (!looked &&
+      (!awake || !socket.busy || now_ticks() - socket.looked_at > kLookTicks ||
+       socket.sent_before_look != detail::udp_sent_by_kernel.load(std::memory_order_relaxed) ||
+       epoll_told_since(fd, socket.looked_at))) {
     udp_look_at_door(socket, fd);
     const ssize_t result = udp_take_now(socket, fd, message, flags);
     if (result != -EAGAIN) return received(socket, fd, result, flags);
@@ -219,6 +231,8 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
       socket.counters->kernel.count(static_cast<std::uint64_t>(result));
     return result;
   }
+  if (const int error = take_error(socket, fd); error != 0) [[unlikely]]
+    return with_errno(-error);
   bool kernel_first = false;
   ssize_t result = -EAGAIN;
   // What has been sent while we were watching is in the kernel. Now and then it has a turn: then

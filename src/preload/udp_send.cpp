@@ -21,8 +21,14 @@ namespace {
 constexpr std::uint32_t kFirstJoin = 4;  // sends
 constexpr std::uint32_t kMostPause = 4096;
 
-ssize_t send_by_kernel(int fd, const msghdr& message, int flags) noexcept {
-  return real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(fd, &message, flags);
+ssize_t send_by_kernel(UdpSocket& socket, int fd, const msghdr& message, int flags) noexcept {
+  const ssize_t sent =
+      real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(fd, &message, flags);
+  if (sent < 0) return sent;
+  detail::udp_sent_by_kernel.fetch_add(1, std::memory_order_relaxed);
+  if (socket.was_connected.load(std::memory_order_relaxed))
+    socket.may_have_error.store(true, std::memory_order_relaxed);
+  return sent;
 }
 
 // An address has two places.
@@ -206,7 +212,7 @@ void count_sent(UdpSocket& socket, const Target& target, const msghdr& message,
 // part of a datagram when the rest follows.
 ssize_t send_and_count(UdpSocket& socket, int fd, const msghdr& message, int flags,
                        const Endpoint& to, bool counts) noexcept {
-  const ssize_t result = send_by_kernel(fd, message, flags);
+  const ssize_t result = send_by_kernel(socket, fd, message, flags);
   const bool more = (flags & MSG_MORE) != 0;
   if (result >= 0) socket.corked.store(more, std::memory_order_relaxed);
   if (!counts) return result;
@@ -265,7 +271,7 @@ ssize_t udp_send(UdpSocket& socket, int fd, const msghdr& message, int flags) no
   Endpoint to{};
   if (const int kept = udp_take_kept_error(socket); kept != 0) return with_errno(-kept);
   if (socket.kernel_only.load(std::memory_order_relaxed) || !measure(message, bytes)) [[unlikely]]
-    return send_by_kernel(fd, message, flags);
+    return send_by_kernel(socket, fd, message, flags);
   Guard guard(socket.send_lock);
   Target* const target =
       guard && destination(socket, fd, message, to) ? find_target(socket, fd, to) : nullptr;

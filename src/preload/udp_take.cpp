@@ -108,6 +108,7 @@ ssize_t udp_take_from_memory(UdpSocket& socket, int fd, msghdr& message, int fla
 
 bool udp_kernel_has_something(UdpSocket& socket, int fd) noexcept {
   socket.ring_receives = 0;
+  socket.sent_before_look = detail::udp_sent_by_kernel.load(std::memory_order_relaxed);
   const std::uint64_t now = now_ticks();
   pollfd look{.fd = fd, .events = POLLIN, .revents = 0};
   timespec none{};
@@ -240,6 +241,7 @@ ssize_t udp_take_now(UdpSocket& socket, int fd, msghdr& message, int flags) noex
   ssize_t result = udp_take_from_memory(socket, fd, message, flags, kernel_first);
   if (result != -EAGAIN) return result;
   note_sent(socket);
+  socket.sent_before_look = detail::udp_sent_by_kernel.load(std::memory_order_relaxed);
   const std::uint64_t now = now_ticks();
   sockaddr_in6 name;
   const auto look = [&]() noexcept {

@@ -110,9 +110,11 @@ const auto kKinds = ::testing::Values("tcp", "path", "pair", "packets", "packet-
 // Names of tests have no dashes.
 const auto kName = [](const auto& tested) {
   const std::string name = tested.param;
+  if (name == "udp-named") return std::string("udpNamed");
   return name == "packet-pair" ? "packetPair" : name;
 };
 INSTANTIATE_TEST_SUITE_P(Over, RandomCalls, kKinds, kName);
+INSTANTIATE_TEST_SUITE_P(OverUdp, RandomCalls, ::testing::Values("udp", "udp-named"), kName);
 INSTANTIATE_TEST_SUITE_P(Over, RandomPrograms, kKinds, kName);
 
 }  // namespace

@@ -4,7 +4,8 @@
 // them, one after the other, and says what each returned. Without the library it says the same each
 // time; with it, it should say the same, too.
 //
-// random-calls KIND SEED: KIND is tcp, path or pair, or packets or packet-pair.
+// random-calls KIND SEED: KIND is tcp, path, pair, packets, packet-pair, udp, or udp-named, where
+// each datagram names its receiver.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -43,17 +44,22 @@ std::uint64_t pick(std::uint64_t count) { return chance.below(count); }
 
 // Less than any socket holds, so that nothing is refused for want of room.
 constexpr std::size_t kMostUnread = 12'000;
+constexpr std::size_t kMostDatagrams = 40;  // each takes more room than it has bytes
 
 struct Side {
   char name;
   int fd = -1;
   int set = -1;          // in which it is registered
   std::size_t sent = 0;  // that the other has not read, as far as is known
+  std::size_t datagrams = 0;
   std::uint64_t next = 0;
+  sockaddr_in address{};  // of a datagram socket
 };
 Side ends[2] = {{.name = 'a'}, {.name = 'b'}};
 bool is_tcp;
 bool is_packets;
+bool is_udp;
+bool is_named;
 
 void say(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void say(const char* format, ...) {
@@ -95,7 +101,14 @@ void wait_until_sent(const Side& end) {
   }
 }
 
+long send_to_other(const Side& end, const void* bytes, std::size_t size, int flags) {
+  const sockaddr_in& to = other_of(end).address;
+  if (!is_named) return ::send(end.fd, bytes, size, flags);
+  return ::sendto(end.fd, bytes, size, flags, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+}
+
 void send_some(Side& end) {
+  if (is_udp && end.datagrams >= kMostDatagrams) return;
   const std::size_t size = std::min(some_size(), kMostUnread - std::min(kMostUnread, end.sent));
   std::vector<char> bytes(size + 1);
   for (char& byte : bytes) byte = static_cast<char>('a' + end.next++ % 26);
@@ -109,26 +122,35 @@ void send_some(Side& end) {
     messages[i].msg_hdr.msg_iov = &parts[i];
     messages[i].msg_hdr.msg_iovlen = 1;
   }
-  long sent = 0;
+  sockaddr_in to = other_of(end).address;
+  for (msghdr* const each : {&message, &messages[0].msg_hdr, &messages[1].msg_hdr}) {
+    if (!is_named) break;
+    each->msg_name = &to;
+    each->msg_namelen = sizeof to;
+  }
+  long sent = -1;
+  std::size_t count = 1;
   switch (pick(8)) {
     case 0: say_result(end, "write", sent = ::write(end.fd, bytes.data(), size)); break;
     case 1: say_result(end, "writev", sent = ::writev(end.fd, parts, 2)); break;
     case 2: say_result(end, "sendmsg", sent = ::sendmsg(end.fd, &message, 0)); break;
     case 3: {
-      const int count = ::sendmmsg(end.fd, messages, 2, 0);
-      say_result(end, "sendmmsg", count);
-      for (int i = 0; i < count; ++i) sent += messages[i].msg_len;
-      say("  %ld bytes", sent);
+      const int done = ::sendmmsg(end.fd, messages, 2, 0);
+      say_result(end, "sendmmsg", done);
+      for (int i = 0; i < done; ++i) sent += messages[i].msg_len;
+      say("  %ld bytes", ++sent);
+      count = done < 0 ? 0 : static_cast<std::size_t>(done);
       break;
     }
-    case 4: say_result(end, "send nothing", ::send(end.fd, bytes.data(), 0, 0)); break;
-    case 5: say_result(end, "send to null", ::send(end.fd, nullptr, size, 0)); break;
+    case 4: say_result(end, "send nothing", sent = send_to_other(end, bytes.data(), 0, 0)); break;
+    case 5: say_result(end, "send to null", sent = send_to_other(end, nullptr, size, 0)); break;
     default: {
       const int flags = pick(2) == 0 ? MSG_DONTWAIT : MSG_NOSIGNAL;
-      say_result(end, "send", sent = ::send(end.fd, bytes.data(), size, flags));
+      say_result(end, "send", sent = send_to_other(end, bytes.data(), size, flags));
     }
   }
   if (sent > 0) end.sent += static_cast<std::size_t>(sent);
+  if (sent >= 0) end.datagrams += count;
   if (is_tcp) wait_until_sent(end);
 }
 
@@ -136,8 +158,11 @@ void took(Side& end, const char* what, const void* bytes, long size, bool takes 
   const int error = errno;
   say("%c %s = %ld %s %08x", end.name, what, size, size < 0 ? strerrorname_np(error) : "",
       bytes != nullptr ? sum_of(bytes, size) : 0);
-  if (size > 0 && takes)
-    other_of(end).sent -= std::min(other_of(end).sent, static_cast<std::size_t>(size));
+  if (size < 0 || !takes) return;
+  Side& from = other_of(end);
+  from.sent -= std::min(from.sent, static_cast<std::size_t>(size));
+  from.datagrams -= std::min<std::size_t>(from.datagrams, 1);
+  if (is_udp && from.datagrams == 0) from.sent = 0;  // of some only a part was taken
 }
 
 void receive_some(Side& end) {
@@ -263,10 +288,28 @@ void register_end(Side& end) {
   ::epoll_ctl(end.set, EPOLL_CTL_ADD, end.fd, &wanted);
 }
 
+void connect_datagrams(int (&pair)[2]) {
+  for (int i = 0; i < 2; ++i) {
+    pair[i] = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    ends[i].address = {};
+    ends[i].address.sin_family = AF_INET;
+    ends[i].address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* const name = reinterpret_cast<sockaddr*>(&ends[i].address);
+    socklen_t size = sizeof(sockaddr_in);
+    if (::bind(pair[i], name, size) != 0 || ::getsockname(pair[i], name, &size) != 0) ::_exit(3);
+  }
+  for (int i = 0; i < 2 && !is_named; ++i)
+    if (::connect(pair[i], reinterpret_cast<sockaddr*>(&ends[1 - i].address),
+                  sizeof(sockaddr_in)) != 0)
+      ::_exit(3);
+}
+
 void connect_ends(std::string_view kind) {
   int pair[2];
   const int type = (is_packets ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC;
-  if (kind == "pair" || kind == "packet-pair") {
+  if (is_udp) {
+    connect_datagrams(pair);
+  } else if (kind == "pair" || kind == "packet-pair") {
     if (::socketpair(AF_UNIX, type, 0, pair) != 0) ::_exit(3);
   } else {
     const int family = is_tcp ? AF_INET : AF_UNIX;
@@ -287,7 +330,7 @@ void connect_ends(std::string_view kind) {
   const int on = 1;
   for (int i = 0; i < 2; ++i) {
     ends[i].fd = pair[i];
-    ends[i].sent = 0;
+    ends[i].sent = ends[i].datagrams = 0;
     if (is_tcp) ::setsockopt(pair[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     register_end(ends[i]);
   }
@@ -296,7 +339,8 @@ void connect_ends(std::string_view kind) {
   epoll_event event{};
   for (int i = 0; i < 15; ++i)
     for (Side& end : ends) {
-      if (::send(end.fd, "x", 1, 0) != 1 || ::epoll_wait(other_of(end).set, &event, 1, 5000) != 1 ||
+      if (send_to_other(end, "x", 1, 0) != 1 ||
+          ::epoll_wait(other_of(end).set, &event, 1, 5000) != 1 ||
           ::recv(other_of(end).fd, &byte, 1, 0) != 1)
         ::_exit(3);
     }
@@ -325,7 +369,8 @@ void change_some(Side& end) {
     case 1: return close_end(end);
     case 2: {
       const int copy = ::dup(end.fd);
-      if (pick(2) == 0) {
+      // What is unread of a socket that the old set goes on waiting for comes in another order.
+      if (pick(2) == 0 || is_udp) {
         ::close(copy);
       } else {
         ::close(end.fd);
@@ -347,6 +392,14 @@ void change_some(Side& end) {
     case 6: {
       epoll_event wanted{.events = some_events(), .data = {.u64 = 1}};
       return say_result(end, "EPOLL_CTL_MOD", ::epoll_ctl(end.set, EPOLL_CTL_MOD, end.fd, &wanted));
+    }
+    case 7: {
+      if (!is_udp) return;
+      sockaddr_in to = other_of(end).address;
+      if (on == 0) to.sin_family = AF_UNSPEC;
+      say("%c connect %d", end.name, on);
+      return say_result(end, "connect",
+                        ::connect(end.fd, reinterpret_cast<sockaddr*>(&to), sizeof to));
     }
     default: return;
   }
@@ -373,7 +426,8 @@ void do_something() {
     case 14: return change_some(end);
     default: break;
   }
-  if (pick(4) != 0) return;
+  // To a child the kernel has to give what is unread, in another order.
+  if (pick(4) != 0 || is_udp) return;
   // A child goes on for a while, and what it has done counts.
   say("a child");
   int state[2];
@@ -405,12 +459,15 @@ void do_something() {
 int main(int count, char** arguments) {
   using namespace farcall::preload::test;
   if (count != 3) {
-    std::fputs("usage: random-calls tcp|path|pair|packets|packet-pair SEED\n", stderr);
+    std::fputs("usage: random-calls tcp|path|pair|packets|packet-pair|udp|udp-named SEED\n",
+               stderr);
     return 2;
   }
   ::signal(SIGPIPE, SIG_IGN);
   is_tcp = std::string_view(arguments[1]) == "tcp";
-  is_packets = std::string_view(arguments[1]).substr(0, 6) == "packet";
+  is_udp = std::string_view(arguments[1]).substr(0, 3) == "udp";
+  is_named = std::string_view(arguments[1]) == "udp-named";
+  is_packets = is_udp || std::string_view(arguments[1]).substr(0, 6) == "packet";
   chance.seed(std::strtoull(arguments[2], nullptr, 10));
   for (int connection = 0; connection < 3; ++connection) {
     say("connection %d", connection);
