@@ -59,9 +59,9 @@ bool page_good(std::uintptr_t page, bool to_write) noexcept {
   return good;
 }
 
-// Of many pages with one system call: that all can be read; or, to write, that there is memory
-// behind each.
-bool rest_good(std::uintptr_t first, std::uintptr_t last, bool to_write) noexcept {
+// Of many pages with one system call, which takes as long as copying them twice: that all can be
+// read. To write: that there is memory behind each, which takes next to nothing.
+bool all_good(std::uintptr_t first, std::uintptr_t last, bool to_write) noexcept {
   const auto page_size = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const std::uintptr_t start = first << kPageShift & ~(page_size - 1);
   const std::uintptr_t size = ((last + 1) << kPageShift) - start;
@@ -78,21 +78,55 @@ bool rest_good(std::uintptr_t first, std::uintptr_t last, bool to_write) noexcep
   return true;
 }
 
+// Many pages in a row that this thread has found to be good. Whether there is still memory behind
+// them is looked at each time.
+class GoodRanges {
+ public:
+  [[nodiscard]] bool has(std::uintptr_t first, std::uintptr_t last, bool to_write) const noexcept {
+    return std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& range) {
+      return range.first <= first && last <= range.last && (range.writable || !to_write);
+    });
+  }
+  void add(std::uintptr_t first, std::uintptr_t last, bool writable) noexcept {
+    ranges_[next_++ % ranges_.size()] = {first, last, writable};
+  }
+
+ private:
+  struct Range {
+    std::uintptr_t first = 1;
+    std::uintptr_t last = 0;
+    bool writable = false;
+  };
+  std::array<Range, 4> ranges_{};
+  unsigned next_ = 0;
+};
+constinit thread_local GoodRanges good_ranges;
+
+bool many_good(std::uintptr_t first, std::uintptr_t last, bool to_write) noexcept {
+  if (good_ranges.has(first, last, to_write)) return all_good(first, last, true);
+  for (std::uintptr_t page = first; to_write && page < first + kFewPages; ++page)
+    if (!page_good(page, true)) return false;
+  if (!all_good(first, last, to_write) || (to_write && !page_good(last, true))) return false;
+  good_ranges.add(first, last, to_write);
+  return true;
+}
+
 bool good(const void* address, std::size_t size, bool to_write) noexcept {
   if (size == 0) return true;
   const auto first = reinterpret_cast<std::uintptr_t>(address);
   if (first + size - 1 < first) return false;
   const std::uintptr_t last_page = (first + size - 1) >> kPageShift;
   const std::uintptr_t first_page = first >> kPageShift;
-  if (!page_good(first_page, to_write)) return false;
-  const std::uintptr_t few = std::min(last_page, first_page + kFewPages);
-  for (std::uintptr_t page = first_page + 1; page <= few; ++page)
+  if (first_page == 0) return false;
+  if (last_page - first_page > kFewPages) {
+    const int saved = errno;
+    const bool there = many_good(first_page, last_page, to_write);
+    errno = saved;
+    return there;
+  }
+  for (std::uintptr_t page = first_page; page <= last_page; ++page)
     if (!page_good(page, to_write)) return false;
-  if (few == last_page) return true;
-  const int saved = errno;
-  const bool there = rest_good(few + 1, last_page, to_write);
-  errno = saved;
-  return there && page_good(last_page, to_write);
+  return true;
 }
 
 }  // namespace

@@ -41,13 +41,13 @@ inline std::uintptr_t only_page(const void* address, std::size_t size) noexcept 
   return size - 1 < kPage - first % kPage ? first >> GoodPages::kPageShift : 0;
 }
 
-// Looks at each of the first pages and at the last, and of those between whether there is memory. A
-// page that was
-// found good is not looked at again for a while; looking costs a system call.
+// A page that was found good is not looked at again for a while; looking costs a system call. So it
+// is with many in a row, but that it is looked at each time whether there is still memory.
 inline bool readable(const void* address, std::size_t size) noexcept {
   return good_pages.readable(only_page(address, size)) || look_whether_readable(address, size);
 }
-// The same for memory that will be written to.
+// The same for memory that will be written to; of many pages only the first ones and the last are
+// looked at, and of those between whether there is memory.
 inline bool writable(void* address, std::size_t size) noexcept {
   return good_pages.writable(only_page(address, size)) || look_whether_writable(address, size);
 }

@@ -185,6 +185,28 @@ TEST(DoorCall, RefusesDataWithAHole) {
   }
 }
 
+// That many pages can be read is known for a while, but not that there is memory.
+TEST(DoorCall, RefusesDataWithAHoleWhereMemoryWas) {
+  const int door = ::door_create(echo, nullptr, 0);
+  in_child([&] {  // where no other thread maps anything there
+    const Pages pages(40);
+    constexpr size_t kSize = 40 * Pages::kPage;
+    const auto send = [&] { return error_of_request(door, {pages.begin(), kSize, nullptr, 0}); };
+    const auto receive = [&] {
+      door_arg_t arguments{};
+      arguments.rbuf = pages.begin();
+      arguments.rsize = kSize;
+      return ERROR_OF(::door_call(door, &arguments));
+    };
+    EXPECT_EQ(send(), 0);
+    EXPECT_EQ(receive(), 0);
+    ASSERT_EQ(::munmap(pages.begin() + 20 * Pages::kPage, Pages::kPage), 0);
+    EXPECT_EQ(send(), EFAULT);
+    EXPECT_EQ(receive(), EFAULT);
+    EXPECT_EQ(error_of(door, "the server is well"), 0);
+  });
+}
+
 // That a page can be read is known for a while. It says nothing of what can be written to it.
 TEST(DoorCall, RefusesABufferThatItHasOnlyRead) {
   const int door = ::door_create(echo, nullptr, 0);
