@@ -15,8 +15,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "bridge/bridge.hpp"
 #include "bridge/nats.hpp"
-#include "farcall/bridge.hpp"
 
 namespace farcall::bridge {
 
