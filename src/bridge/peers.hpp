@@ -20,7 +20,7 @@
 
 namespace farcall::bridge {
 
-// Numbers that nobody guesses, though he knows others of them.
+// Numbers that nobody guesses who knows others of them.
 class Numbers {
  public:
   [[nodiscard]] std::uint64_t next() {
