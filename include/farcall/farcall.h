@@ -175,7 +175,7 @@ struct farcall_subscriber_options {
   size_t most; /* the largest capacity of a publisher that is taken from it; 0: 1 GiB */
 };
 
-/* `name`: for subscribers of this user; NULL: by descriptor only. -EADDRINUSE, -EINVAL, -ENOMEM,
+/* `name`: for readers of this user; NULL: by descriptor only. -EADDRINUSE, -EINVAL, -ENOMEM,
  * -EMFILE. */
 int farcall_publisher_create(const char* name, const struct farcall_publisher_options* options,
                              farcall_publisher** publisher);
