@@ -19,8 +19,8 @@
  * they then come, and are charged, to. That, and the lock of the peer's memory, are waited for no longer
  * than a moment: what cannot be had until then is the peer's problem. A sender then sends again, by way
  * of the kernel if it is not too much; a replier leaves the rest in chunks. So no client can stall a
- * server with its memory. Nor does anybody hold pages of a peer, or its memory, while he waits for memory
- * of his own.
+ * server with its memory. Nor does anybody hold pages of a peer, or its memory, while waiting for memory
+ * of its own.
  * Memory whose pages come from a file, other than one of tmpfs, or that a userfaultfd watches is its
  * owner's alone: what is sent from there the sender copies into a buffer, however much it is, and
  * what is replied to there goes by way of chunks.

@@ -41,7 +41,7 @@ for text in LICENSE kernel/COPYING; do
 done
 
 # Its name says on which systems it works: what it needs of theirs is looked up in it.
-shown=$("$tools/bin/auditwheel" show "$place"/dist/farcall-*.whl) # read to its end, lest it fail
+shown=$("$tools/bin/auditwheel" show "$place"/dist/farcall-*.whl) # read to its end, or it fails
 tag=$(grep -om1 '"manylinux_[0-9a-z_]*"' <<<"$shown" | tr -d '"')
 "$tools/bin/python" -m wheel tags --remove --platform-tag "$tag" "$place"/dist/farcall-*.whl >/dev/null
 

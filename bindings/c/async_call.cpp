@@ -34,12 +34,6 @@ const Begun* of(const farcall_call* handle) noexcept {
   return reinterpret_cast<const Begun*>(handle);
 }
 
-// -EAGAIN is for what goes on.
-int refused(const SystemError& error) noexcept {
-  const int value = error.code().value();
-  return value == EAGAIN ? -EUSERS : refusal(value);
-}
-
 bool is_up(Deadline end) noexcept { return !end.is_never() && monotonic_ns() >= end.at(); }
 
 int take(Begun& begun, farcall_answer& answer, Deadline until, SignalCount since) {
@@ -50,7 +44,7 @@ int take(Begun& begun, farcall_answer& answer, Deadline until, SignalCount since
     outcome = (*begun.call).take(results, std::min(until, begun.end), since);
   } catch (const SystemError& error) {
     begun.over = true;
-    return refused(error);
+    return refusal(error);
   }
   switch (outcome) {
     case Outcome::interrupted: return -EINTR;
@@ -91,7 +85,7 @@ int farcall_client_begin(farcall_client* client, const void* request, size_t siz
                                            deadline_of(known.timeout));
       *call = reinterpret_cast<farcall_call*>(begun.release());
     } catch (const SystemError& error) {
-      return refused(error);
+      return refusal(error);
     }
     return 0;
   });

@@ -47,6 +47,7 @@ int open(const char* path, Deadline deadline, SignalCount since) {
     const int fd = door::open_door(path, O_RDONLY | O_CLOEXEC,
                                    deadline.is_now() ? Deadline::never() : deadline);
     if (fd >= 0) return fd;
+    if (errno == EAGAIN) return -EUSERS;
     const int error = errno == EINVAL ? ECONNREFUSED : errno;
     if (error != ENOENT && error != ECONNREFUSED && error != ETIMEDOUT) return -error;
     const std::int64_t now = monotonic_ns();
@@ -129,13 +130,12 @@ int call_door(int door, std::span<const std::byte> request, farcall_answer& answ
                        .desc_num = 0,
                        .rbuf = static_cast<char*>(answer.bytes),
                        .rsize = answer.room};
-  int error = 0;
   try {
-    error = Call(options, since).run(door, arguments);
-  } catch (const SystemError& refused) {
-    error = refused.code().value();
+    const int error = Call(options, since).run(door, arguments);
+    if (error != 0) return refusal(error);
+  } catch (const SystemError& error) {
+    return refusal(error);
   }
-  if (error != 0) return refusal(error);
   if (arguments.desc_num != 0) drop(server_of(door), {arguments.desc_ptr, arguments.desc_num});
   if (arguments.rbuf != answer.bytes) {
     answer.bytes = answer.memory = arguments.rbuf;

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "farcall/error.hpp"
 #include "farcall/farcall.h"
 
 namespace farcall::c {
@@ -20,6 +21,12 @@ inline int refusal(int error) noexcept {
     case EOVERFLOW: return -ENOMEM;
     default: return -error;
   }
+}
+
+// The same where no session is to be had. -EAGAIN is for what goes on.
+inline int refusal(const SystemError& error) noexcept {
+  const int value = error.code().value();
+  return value == EAGAIN ? -EUSERS : refusal(value);
 }
 
 }  // namespace farcall::c

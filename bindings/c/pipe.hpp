@@ -6,8 +6,8 @@
 //
 // Until it is first used an end belongs to nobody: forked children have it, too, and either side
 // may go on with it. The first use makes it this process's alone; the ring that it writes keeps
-// note of that for all who have the end. Its lifelines are closed in children from then on, lest a
-// child that does not know of them hides this process's death from the peer.
+// note of that for all who have the end. Its lifelines are closed in children from then on, so
+// that a child that does not know of them does not hide this process's death from the peer.
 #pragma once
 
 #include <array>

@@ -420,7 +420,7 @@ class AttachedDoor {
 
  private:
   // A child of fork() leaves the name to its parent, and a file that somebody has put in the place
-  // of ours is left to him.
+  // of ours is left to them.
   int give_up() noexcept {
     if (std::exchange(process_, 0) != ::getpid()) return 0;
     struct stat status {};

@@ -19,7 +19,7 @@ extern "C" {
 int door_open(const char* path, int flags);
 /* Of both libraries. Ends the call that the thread serves without a reply: the client's door_call()
  * fails with that errno. Then as door_return(). -1 with errno: EINVAL where the thread serves no
- * call, or `error` is no errno; EOPNOTSUPP for doors of the module. */
+ * call, or `error` is no errno; EOPNOTSUPP for doors of a module that cannot do this yet. */
 int door_refuse(int error);
 
 /* Of both libraries. A call that is answered later, by any thread of the process. See

@@ -175,7 +175,7 @@ struct farcall_subscriber_options {
   size_t most; /* the largest capacity of a publisher that is taken from it; 0: 1 GiB */
 };
 
-/* `name`: for subscribers of this user; NULL: by descriptor only. -EADDRINUSE, -EINVAL, -ENOMEM,
+/* `name`: for readers of this user; NULL: by descriptor only. -EADDRINUSE, -EINVAL, -ENOMEM,
  * -EMFILE. */
 int farcall_publisher_create(const char* name, const struct farcall_publisher_options* options,
                              farcall_publisher** publisher);
@@ -265,7 +265,7 @@ void farcall_server_close(farcall_server* server);
 /* Any door can be called. Waits until there is one; with a timeout of 0 it has to be there. A
  * server is asked for its door all the same, and has a few seconds to answer where the timeout does
  * not end before; then -ETIMEDOUT. -ENOENT where there is no such file, -ECONNREFUSED where no door
- * is attached to it, -EACCES. */
+ * is attached to it, -EACCES, -EUSERS where the server has too many clients. */
 int farcall_client_open(const char* path, int64_t timeout, farcall_client** client);
 void farcall_client_close(farcall_client* client);
 
@@ -294,7 +294,7 @@ struct farcall_answer {
  *   -ECONNABORTED  the server has seen the request, and has failed or died
  *   -EINTR         given up; the server may have seen it. So with -ETIMEDOUT.
  *   -EMSGSIZE      the request is longer than the server takes
- *   -EAGAIN        the server has too many clients
+ *   -EUSERS        the server has too many clients, or does not take them in
  * Doors of the kernel know no timeout (-EOPNOTSUPP).
  */
 int farcall_client_call(farcall_client* client, const void* request, size_t size,
@@ -312,7 +312,6 @@ typedef struct farcall_call farcall_call;
  * full, for at most 0.1 s. Any thread. Of `options` only the timeout is looked at: the time of the
  * whole call; the others are to be 0 (-EINVAL). The request may be changed afterwards, and the
  * client closed. Errors as farcall_client_call(), but
- *   -EUSERS      the server has too many clients, or does not take them in
  *   -EOPNOTSUPP  a door of the kernel: it cannot be polled
  */
 int farcall_client_begin(farcall_client* client, const void* request, size_t size,

@@ -116,7 +116,7 @@ int64_t farcall_receivev(int channel, const struct iovec* buffers, int count,
                          struct farcall_info* info);
 
 /* Closes the descriptors that came along, by a thread that serves nobody: the last close of what a
- * stranger has sent takes as long as he likes. descriptor_count is 0 afterwards. */
+ * stranger has sent takes as long as it likes. descriptor_count is 0 afterwards. */
 int farcall_drop_descriptors(struct farcall_info* info);
 
 /* Answers: with a status of 0 or more, and data. */

@@ -9,7 +9,7 @@
 //   anonymous memory of 64 KiB and by more of 192 KiB, both rw-p (they differ in what a child gets,
 //   so the kernel never joins them), where the first begins with Header::kMagic. (Names of
 //   anonymous memory are not in every kernel, and a memory file takes a descriptor.)
-// - Who looks reads with process_vm_readv(2). So only he sees a process who may trace it, and
+// - Who looks reads with process_vm_readv(2). So only those see a process who may trace it, and
 //   neither is anybody stopped nor woken. Nothing that is read may be believed: the layout can be
 //   scribbled over by the process. What it says, it says of itself alone.
 // - An entry is one end: of a connection, a ring, a call session. Its identity changes seldom and

@@ -50,7 +50,7 @@ void __tsan_release(void* address);
 namespace farcall {
 
 // The layout of shared memory is ABI, so the line size is ours, not the compiler's. Adjacent
-// lines are fetched in pairs, hence words that two sides contend for stand kFalseSharing apart.
+// lines are fetched in pairs, so words that two sides contend for stand kFalseSharing apart.
 inline constexpr std::size_t kLine = 64;
 inline constexpr std::size_t kFalseSharing = 128;
 

@@ -444,7 +444,7 @@ static void of_channels_it_says_what_is_asked_for(void)
 		{ "channel seen: closed", 2, 1 },
 		{ "channel seen: a server has ended", 3, 1 },
 		{ ": received from ", 4, 1 },
-		/* Nobody writes lines of his own. What is read here shows the backslash as \x5c. */
+		/* Nobody writes lines of their own. What is read here shows the backslash as \x5c. */
 		{ "channel new\\x5cnline: created", 2, 1 },
 		{ "channel new\\x5cnline: closed", 2, 1 },
 	};

@@ -30,7 +30,7 @@ for tool in qemu-system-x86_64 busybox cpio cmake; do
 done
 mapfile -t kernel < <("$here/kernel.sh" "$series")
 [[ ${#kernel[@]} == 2 ]] || exit 77
-# With the warnings that test.sh has, lest all of it be compiled once more.
+# With the warnings that test.sh has, so that not all of it is compiled once more.
 module=$("$here/build.sh" "$series" W=1)
 
 out=$top/build/kernel/doors-$series

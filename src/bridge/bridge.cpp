@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a bridge is made of, put together.
-#include "farcall/bridge.hpp"
+#include "bridge/bridge.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>

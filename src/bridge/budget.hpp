@@ -12,7 +12,7 @@ namespace farcall::bridge {
 
 class Budget {
  public:
-  // `Alone::may`: who has it to himself may take more, so that nothing is too long for ever.
+  // `Alone::may`: who has it alone may take more, so that nothing is too long for ever.
   enum class Alone { may_not, may };
   explicit Budget(std::uint64_t bytes, Alone alone = Alone::may_not) noexcept
       : most_(bytes), alone_(alone) {}
@@ -59,7 +59,7 @@ class Budget {
 };
 
 // What has been promised, or is on its way, is held while it travels in pieces: by whoever says so,
-// for as long as he likes within the bounds. So it has three quarters of what there is, and one
+// for as long as it likes within the bounds. So it has three quarters of what there is, and one
 // name half of that: what comes whole finds room at any time.
 class PiecesBudget : public Budget {
  public:

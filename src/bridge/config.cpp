@@ -16,7 +16,7 @@
 #define TOML_EXCEPTIONS 1
 #include <toml++/toml.h>
 
-#include "farcall/bridge.hpp"
+#include "bridge/bridge.hpp"
 
 namespace farcall::bridge {
 namespace {

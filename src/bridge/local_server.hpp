@@ -16,8 +16,8 @@
 #include <span>
 #include <string>
 
+#include "bridge/bridge.hpp"
 #include "bridge/wire.hpp"
-#include "farcall/bridge.hpp"
 
 namespace farcall::bridge {
 

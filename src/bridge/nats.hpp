@@ -21,8 +21,8 @@
 #include <thread>
 #include <vector>
 
+#include "bridge/bridge.hpp"
 #include "bridge/wire.hpp"
-#include "farcall/bridge.hpp"
 
 namespace farcall::bridge {
 

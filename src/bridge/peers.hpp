@@ -15,12 +15,12 @@
 #include <string_view>
 #include <system_error>
 
+#include "bridge/bridge.hpp"
 #include "bridge/nats.hpp"
-#include "farcall/bridge.hpp"
 
 namespace farcall::bridge {
 
-// Numbers that nobody guesses, though he knows others of them.
+// Numbers that nobody guesses who knows others of them.
 class Numbers {
  public:
   [[nodiscard]] std::uint64_t next() {

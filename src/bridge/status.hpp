@@ -9,8 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "bridge/bridge.hpp"
 #include "bridge/statistics.hpp"
-#include "farcall/bridge.hpp"
 
 namespace farcall::bridge {
 

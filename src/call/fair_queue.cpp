@@ -23,7 +23,7 @@ AccountPointer FairQueue::account(uid_t user) {
   return made;
 }
 
-// What a user has had is not forgotten with his last session, or a new one would be worth more.
+// What a user has had is not forgotten with their last session, or a new one would be worth more.
 void FairQueue::forget_unused() noexcept {
   constexpr std::size_t kFewest = 64;
   std::erase_if(accounts_, [this](const auto& one) {

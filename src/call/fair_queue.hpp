@@ -93,7 +93,7 @@ class FairQueue {
   Item pop() noexcept;
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   // Whether somebody is to go before one of that user and priority who comes anew; where `first`,
-  // before the others of his.
+  // before the others of that user.
   [[nodiscard]] bool precedes(const Account& account, std::uint8_t priority,
                               bool first = false) noexcept;
   // Takes out all for which `unwanted` is true.

@@ -178,7 +178,7 @@ void PortState::listen_again(ListenedSource& source) noexcept {
   listen_as_wanted(source);
 }
 
-// Its sender has sent something else before, which goes before it. In his turn.
+// Its sender has sent something else before, which goes before it. In its turn.
 void PortState::serve_what_came_before(Item item) {
   const std::uint64_t since = ticks();
   if (const auto owner = item.session->endpoint->owner.lock()) owner->take_sent_before();
@@ -198,7 +198,7 @@ void PortState::serve(const std::shared_ptr<ListenedSource>& source, std::uint64
 void PortState::listen_as_wanted(const ListenedSource& source) const noexcept {
   if (source.fd < 0) return;
   // Nothing that is not wanted can be told so often that it does harm: errors and hang-ups are told
-  // in any case, hence the edge.
+  // in any case, so the edge is asked for.
   const bool on = source.enabled && !source.waiting;
   epoll_event event{.events = on ? std::uint32_t{EPOLLIN} : EPOLLET, .data = {.u64 = source.id}};
   ::epoll_ctl(epoll.get(), EPOLL_CTL_MOD, source.fd, &event);

@@ -22,7 +22,7 @@ constexpr std::uint64_t kTicksPerLook = 20'000;  // 6 to 10 us
 constexpr std::uint64_t kTicksPerLook = 7'000;
 #endif
 
-// Who is woken often takes the processor at once: that is not time that the thread worked for him.
+// Who is woken often takes the processor at once: that is not time that the thread worked for it.
 std::uint64_t time_of_woken(ServerSession& session) noexcept {
   const std::uint64_t waking = session.waiter().take_time_waking();
   return waking - std::min(waking, call::kTicksPerEvent);

@@ -223,8 +223,8 @@ class SessionBase {
     Deadline deadline;  // where the socket is full
   };
 
-  // The line with the turn is written last, lest the other side, who looks at it, takes it away
-  // half-written.
+  // The line with the turn is written last, so that the other side, who looks at it, does not take
+  // it away half-written.
   void fill_slot(std::int64_t extra, std::span<const std::byte> data) noexcept {
     if (data.size() > kFirstLineBytes) {
       copy_memory(slot().data + kFirstLineBytes, data.data() + kFirstLineBytes,

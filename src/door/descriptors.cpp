@@ -29,7 +29,7 @@ void hand_out(ReceivedFds& descriptors, door_desc_t* into) {
 
 namespace {
 
-// A user who has all the descriptors that he may have here is one whose table is full.
+// A user who has all the descriptors that one may have here is one whose table is full.
 UniqueFd branch_for(Door& door, std::optional<uid_t> user) {
   try {
     return door.branch(user);

@@ -277,7 +277,7 @@ void Process::remove_branch(std::uint64_t socket) noexcept {
   const QuietGuard guard(lock_);
   const auto entry = doors_.find(socket);
   if (entry == doors_.end()) return;
-  // Whoever shares it can have shut it down. Who made the door can revoke it as long as he has it.
+  // Whoever shares it can have shut it down. Who made the door can revoke it while holding it.
   const auto is_there = [socket](int fd) { return socket_cookie(fd) == socket; };
   entry->second.ended = std::ranges::any_of(entry->second.descriptors, is_there);
   if (entry->second.ended) return;

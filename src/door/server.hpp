@@ -32,7 +32,7 @@ struct Need {
   bool last = true;        // no other thread is known to wait for calls
   std::size_t crowd = 0;   // if others wait already: so many threads may serve them
   bool receiving = false;  // the caller is one of those that count as idle
-  bool urgent = false;     // whoever is on his way is not waited for
+  bool urgent = false;     // whoever is on the way is not waited for
 };
 void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, const Need& need);
 // The calling thread has taken a call, as the last of its pool, and has not asked for another

@@ -47,7 +47,7 @@ class PendingReply {
   void give_id_again(std::int64_t id) noexcept;
   // What was received is not to be answered after all. True if it had an id.
   bool take_id() noexcept;
-  // For who uses its id: what may not go before he has let go of it.
+  // For who uses its id: what may not go before it is let go of.
   void let_go_after_use(std::shared_ptr<void> object) noexcept;
 
  private:

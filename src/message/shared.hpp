@@ -43,7 +43,8 @@ inline constexpr std::int64_t kPieces = std::int64_t{1} << 33;
 inline constexpr unsigned kThreadBits = 22;  // the kernel's highest thread id is 2^22
 inline constexpr std::uint32_t kThreadMask = (std::uint32_t{1} << kThreadBits) - 1;
 
-// How many of one user wait in a channel, lest others wait behind them; more lie in sockets.
+// How many of one user wait in a channel, so that others need not wait behind them; more lie
+// in sockets.
 inline constexpr std::size_t kMostPulses = 64;
 inline constexpr std::size_t kMostPulseSockets = 64;
 
@@ -157,7 +158,7 @@ struct Receiver {
   void let_go() noexcept { held_.unlock(); }
   // For its own thread, as long as no other has to do with the channel's messages. Who looks
   // whether it is alone has passed the heavy fence after `crowded` was set, and from then on
-  // everybody holds what he uses. Its own thread has a light one between saying so and its next
+  // everybody holds what they use. Its own thread has a light one between saying so and its next
   // look at what others say.
   void be_alone(bool yes) noexcept {
     alone_.store(yes, std::memory_order_release);
@@ -225,7 +226,7 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
 
   SharedPendingReply& pending_for(Receiver& receiver);
   bool take_pulse(uid_t user, farcall_info* info);
-  // One of that user's, the most urgent or the least; none where he has none.
+  // One of that user's, the most urgent or the least; none where it has none.
   std::optional<Pulse> take_pulse_of(uid_t user, bool last) noexcept;
   void pulse_taken(uid_t user) noexcept;
   std::int64_t take_message(Receiver& self, SharedPendingReply& pending, Buffers into,

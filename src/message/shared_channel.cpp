@@ -264,7 +264,7 @@ Receiver& SharedChannel::receiver(SharedPendingReply* answering) {
     return *known;
   const auto self = weak_from_this().lock();
   if (!self) throw SystemError(ESRCH, "the channel has gone");
-  // Who answers may be the last who has to do with the channel, which waits for him in the end.
+  // Who answers may be the last who has to do with the channel, which waits for it in the end.
   if (answering != nullptr) answering->let_go_after_use(self);
   auto fresh = std::make_unique<Receiver>(port_, own_thread(), wait_mode());
   Receiver& made = *fresh;
@@ -273,7 +273,7 @@ Receiver& SharedChannel::receiver(SharedPendingReply* answering) {
     receivers_.push_back(std::move(fresh));
     receiver_count_.store(receivers_.size(), std::memory_order_seq_cst);
     if (receivers_.size() > 1) {
-      // Whoever has set it before may not have come to his fence yet.
+      // Whoever has set it before may not have come to its fence yet.
       crowded_.store(true, std::memory_order_seq_cst);
       asymmetric_fence_heavy();
     }

@@ -321,7 +321,7 @@ class SharedEngine final : public Engine {
       try {
         return open_full(full, deadline, since);
       } catch (const NameSquatted& squatted) {
-        // As if nobody served there: whoever likes can keep a name that is not his.
+        // As if nobody served there: whoever likes can keep a name of others.
         error = squatted.code().value();
       } catch (const SystemError& failure) {
         if (failure.code().value() != ENOENT) throw;

@@ -18,7 +18,7 @@
 // counted as refused. What stands in a ring is overwritten, be it read or not. Positions only grow;
 // the low bits say where in the ring. All before the tail is whole. Who reads (with
 // process_vm_readv) looks at the tail before and after, and knows by it what may have been
-// overwritten meanwhile; what was, he sees by the numbers of the records. Where one begins he finds
+// overwritten meanwhile; what was, it sees by the numbers of the records. Where one begins it finds
 // by its stamp.
 //
 // The memory is made with the first record and given back, but for its addresses, by the first

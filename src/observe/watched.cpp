@@ -19,7 +19,7 @@ std::int64_t watched_since(Half& half) noexcept {
   return 0;
 }
 
-// Whoever passes no bytes has them captured where he has them in pieces.
+// Whoever passes no bytes has them captured where they are in pieces.
 void tap_whole(Half& half, const void* data, std::size_t size) noexcept {
   if (data == nullptr || !is_tapped(&half)) return;
   const Counters& counters = *counters_of(&half);

@@ -9,7 +9,7 @@ namespace farcall::preload {
 
 // A descriptor that came from somebody, of any kind.
 void close_apart(int fd) noexcept;
-// A socket connected to somebody, with what he has left.
+// A socket connected to somebody, with what that one has left.
 void close_connection(int fd) noexcept;
 // With who waits there.
 void close_listener(int listener) noexcept;

@@ -2,8 +2,8 @@
 //
 // Whether somebody else wants this processor. Where nobody does, it pays to look for the peer, or
 // to give it a turn, instead of sleeping. Beside a program that computes it may not: who gives up
-// his turn gets the next one when that program's time slice is over, milliseconds later, and who
-// spends his time looking is soon behind it, while who sleeps is woken at once. So an account is
+// its turn gets the next one when that program's time slice is over, milliseconds later, and who
+// spends its time looking is soon behind it, while who sleeps is woken at once. So an account is
 // kept of what waits without sleep have saved and lost. Where they lose more, a while follows in
 // which nobody stays awake on that processor: many times as long as what was lost, and ever longer
 // while it goes on.

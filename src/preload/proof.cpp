@@ -63,7 +63,7 @@ long set_size(long fd, std::uint64_t bytes) noexcept {
   return result;
 }
 
-// Nobody equals nobody, not even himself.
+// Nobody equals nobody, not even itself.
 bool is_nobody(uid_t uid) noexcept { return uid == 65534 || uid == overflow_uid(); }
 
 }  // namespace

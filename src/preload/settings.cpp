@@ -10,6 +10,7 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 #include "preload/log.hpp"
@@ -171,6 +172,22 @@ bool parse_switch(std::string_view text, bool& on) noexcept {
   return on || find_word(text, kOff, index);
 }
 
+std::string_view find_variable(const char* const* environment, std::string_view prefix,
+                               std::string_view name) noexcept {
+  for (const char* const* at = environment; at != nullptr && *at != nullptr; ++at) {
+    std::string_view rest(*at);
+    if (!rest.starts_with(prefix)) continue;
+    rest.remove_prefix(prefix.size());
+    if (!rest.starts_with(name)) continue;
+    rest.remove_prefix(name.size());
+    if (rest.starts_with('=')) return *at;
+  }
+  return {};
+}
+
+// Those that the predecessor had.
+constexpr std::string_view kOlder[] = {"LOG_LEVEL", "MAX_SOCKETS", "PACKET_SIZE", "RING_SIZE"};
+
 // One reading of an environment.
 class Reading {
  public:
@@ -202,36 +219,21 @@ class Reading {
       all.max_sockets = static_cast<unsigned>(number);
     read_list("ACCELERATE", all.accelerate);
     read_list("EXCLUDE", all.exclude);
-    take("SOCKET_DIR", "", [](auto) { return true; });  // nothing of ours lies in a directory
   }
 
  private:
-  // Calls `parse` with the value of FARCALL_<name>, or else of LOOPKB_<name>. Returns whether there
-  // is one that can be used.
+  // Calls `parse` with the value of a setting. Returns whether there is one that can be used.
   template <class Parse>
   bool take(std::string_view name, std::string_view expected, Parse parse) noexcept {
-    for (const std::string_view prefix :
-         {std::string_view("FARCALL_"), std::string_view("LOOPKB_")}) {
-      const char* const value = find(prefix, name);
-      if (value == nullptr) continue;
-      if (parse(std::string_view(value))) return true;
-      Sentence sentence;
-      sentence << prefix << name << "=\"" << value << "\" is not " << expected;
-      complain_(sentence.text());
-      return false;
-    }
+    const std::string_view found = find_setting(environment_, name);
+    if (found.empty()) return false;
+    const std::size_t equals = found.find('=');
+    const std::string_view value = cut(found, equals + 1, found.size());
+    if (parse(value)) return true;
+    Sentence sentence;
+    sentence << cut(found, 0, equals) << "=\"" << value << "\" is not " << expected;
+    complain_(sentence.text());
     return false;
-  }
-  const char* find(std::string_view prefix, std::string_view name) const noexcept {
-    for (const char* const* at = environment_; at != nullptr && *at != nullptr; ++at) {
-      std::string_view variable(*at);
-      if (!variable.starts_with(prefix)) continue;
-      variable.remove_prefix(prefix.size());
-      if (!variable.starts_with(name)) continue;
-      variable.remove_prefix(name.size());
-      if (variable.starts_with('=')) return variable.data() + 1;
-    }
-    return nullptr;
   }
 
   void read_switch(std::string_view name, bool& value) noexcept {
@@ -335,6 +337,12 @@ bool Settings::wants(const Endpoint& one, const Endpoint& other) const noexcept 
 bool Settings::wants(const UnixName& server) const noexcept {
   return !(exclude.count != 0 && exclude.matches(server)) &&
          (accelerate.count == 0 || accelerate.matches(server));
+}
+
+std::string_view find_setting(const char* const* environment, std::string_view name) noexcept {
+  const std::string_view found = find_variable(environment, "FARCALL_", name);
+  if (!found.empty() || std::ranges::find(kOlder, name) == std::end(kOlder)) return found;
+  return find_variable(environment, "LOOPKB_", name);
 }
 
 Settings read_settings(const char* const* environment,

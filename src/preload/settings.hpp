@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 
 namespace farcall::preload {
 
@@ -100,10 +101,14 @@ struct Settings {
 };
 
 // What an environment asks for. `complain` is called once for each value that cannot be used, and
-// told why; the default is used then. The documented names begin with FARCALL_; those that
-// begin with LOOPKB_ are other names for some of them, and count where the first is not set.
+// told why; the default is used then.
 Settings read_settings(const char* const* environment,
                        void (*complain)(const char* sentence) noexcept) noexcept;
+
+// What an environment says of a setting, such as FARCALL_RING_SIZE=15 for RING_SIZE; empty where it
+// says nothing. Some have a name that begins with LOOPKB_ as well, which counts where the first is
+// not set.
+std::string_view find_setting(const char* const* environment, std::string_view name) noexcept;
 
 // Those of this process, read from its environment when they are first asked for; complaints go to
 // standard error.

@@ -89,7 +89,7 @@ Counters* counters_for(Protocol protocol, const Endpoint& endpoint, const UnixNa
         return &slot.counters;
       }
     }
-    // Its maker may have been killed, hence the bound.
+    // Its maker may have been killed, so there is a bound.
     for (int i = 0; state == Slot::kBeingMade && i < 1000; ++i)
       state = slot.state.load(std::memory_order_acquire);
     if (state == Slot::kUsed && slot.protocol == protocol && slot.endpoint == endpoint &&

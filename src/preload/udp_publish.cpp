@@ -215,7 +215,7 @@ void udp_close_listener(UdpSocket& socket) noexcept {
 void udp_take_flows(UdpSocket& socket, int fd) noexcept {
   if (socket.listener < 0) return;
   if (!is_private(socket.listener)) {
-    socket.listener = -1;  // somebody has closed all descriptors that he did not know
+    socket.listener = -1;  // somebody has closed all descriptors that it did not know
     return;
   }
   end_gone(socket, false);

@@ -12,7 +12,7 @@
 namespace farcall::process {
 
 // in_flight: descriptors that have been sent, and that nobody has taken yet. Of these the kernel
-// lets a user have no more than a process may have descriptors, whichever of his processes sends
+// lets a user have no more than a process may have descriptors, whichever of its processes sends
 // them.
 enum class Resource : unsigned char { descriptors, bytes, in_flight };
 

@@ -219,7 +219,7 @@ std::int64_t Waiter::spin_budget() noexcept {
 }
 
 [[gnu::hot]] void Waiter::learn(std::int64_t waited) noexcept {
-  // One long pause after a busy time must not make the next thousand waits sleep, hence the cap.
+  // One long pause after a busy time must not make the next thousand waits sleep, so it is capped.
   constexpr std::int64_t kCap = 4 * kLongestSpin;
   expected_ns_ += (std::min(waited, kCap) - expected_ns_) / 8;
 }

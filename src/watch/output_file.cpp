@@ -62,7 +62,7 @@ UniqueFd open_private(const std::string& name) {
   UniqueFd made(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (made) return made;
   if (errno != EEXIST) throw_errno("open " + name);
-  // Before it is opened, for somebody else's pipe is waited for as long as he likes; and after, by
+  // Before it is opened, for somebody else's pipe is waited for as long as they like; and after, by
   // what is open now, for the name may mean another one.
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) refuse_others(status, name, is_link);

@@ -9,8 +9,8 @@
 #include <limits>
 #include <random>
 
+#include "bridge/bridge.hpp"
 #include "bridge/wire.hpp"
-#include "farcall/bridge.hpp"
 
 namespace farcall::bridge {
 namespace {

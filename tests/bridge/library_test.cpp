@@ -8,9 +8,9 @@
 #include <atomic>
 #include <memory>
 
+#include "bridge/bridge.hpp"
 #include "bridge/harness.hpp"
 #include "door/child.hpp"
-#include "farcall/bridge.hpp"
 
 extern "C" const char __executable_start;  // NOLINT: the linker's
 extern "C" const char etext;

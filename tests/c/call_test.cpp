@@ -6,6 +6,8 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <future>
+#include <mutex>
 #include <thread>
 
 #include "farcall/doors.h"
@@ -173,6 +175,52 @@ TEST_F(CCall, OfAServerThatDiesHasNoAnswer) {
   EXPECT_EQ(call(client, "die"), "ECONNABORTED");
   killer.join();
   EXPECT_EQ(call(client, "again"), "EPIPE");
+}
+
+TEST_F(CCall, OfTooManyClientsIsRefusedAsOneThatIsBegunIs) {
+  const Shared<Event> called;
+  Child child([&] {
+    const rlimit few{.rlim_cur = 64, .rlim_max = 64};  // each call in progress takes two
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    serve_without_an_answer(path, *called);
+  });
+  const Client client = open(path);
+  std::promise<std::string> first;
+  std::once_flag is_first;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 64; ++i)
+    threads.emplace_back([&] {
+      const std::string result = call(client, "x");
+      std::call_once(is_first, [&] { first.set_value(result); });
+    });
+  EXPECT_EQ(first.get_future().get(), "EUSERS");
+  ::kill(child.pid(), SIGKILL);
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(CCall, AClientTooManyIsNotOpened) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to be another user";
+  ASSERT_EQ(::chmod(sandbox.path().c_str(), 0755), 0);
+  const Shared<Event> called;
+  Child child([&] {
+    const rlimit few{.rlim_cur = 64, .rlim_max = 64};  // of which another user has a quarter
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    const Server server =
+        serve(path, send_back, serving([](auto& options) { options.mode = 0644; }));
+    ::pause();
+  });
+  open(path).reset();
+  in_child([&] {
+    ASSERT_EQ(::setresuid(door::test::kNobody, door::test::kNobody, door::test::kNobody), 0);
+    std::vector<Client> clients;
+    int error = 0;
+    for (int i = 0; i < 64 && error == 0; ++i) {
+      farcall_client* client = nullptr;
+      error = farcall_client_open(path.c_str(), kLong, &client);
+      if (error == 0) clients.emplace_back(client);
+    }
+    EXPECT_EQ(error, -EUSERS);
+  });
 }
 
 TEST_F(CCall, OfAServerThatHasClosedHasNotBeenSeen) {

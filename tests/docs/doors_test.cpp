@@ -56,6 +56,20 @@ TEST(DoorDocs, ThePageOfLocksHasThemAll) {
     EXPECT_NE(page.find(".Fn " + function + " "), std::string::npos) << function;
 }
 
+// The library with nothing else has the functions of doors and credentials, as the other has.
+TEST(DoorDocs, PagesNameBothLibraries) {
+  for (const char* header : {"door.h", "ucred.h", "../doors.h"})
+    for (const std::string& function : functions_of(header)) {
+      const std::string page = page_of(function);
+      const std::size_t library = page.find(".Sh LIBRARY\n");
+      ASSERT_NE(library, std::string::npos) << function;
+      const std::string names = page.substr(library, page.find(".Sh SYNOPSIS\n") - library);
+      EXPECT_TRUE(std::regex_search(names, std::regex("libfarcall-doors[ ,;]"))) << function;
+      EXPECT_TRUE(std::regex_search(names, std::regex("libfarcall-doors-plain[ ,;\n]")))
+          << function;
+    }
+}
+
 TEST(DoorDocs, PagesHaveTheirSectionsInOneOrder) {
   int pages = 0;
   for (const auto& entry : std::filesystem::directory_iterator(DOCS "/man/man3")) {

@@ -72,7 +72,7 @@ TEST_F(DoorIdentity, CredentialsAreThoseOfWhoOpenedTheSession) {
   });
 }
 
-// Though he has the session's socket, too.
+// Though it has the session's socket, too.
 TEST_F(DoorIdentity, NobodyElseSaysWhoASessionIsReallyOf) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   const int teller = ::door_create(tell_credentials, nullptr, 0);

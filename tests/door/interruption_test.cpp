@@ -530,7 +530,7 @@ INSTANTIATE_TEST_SUITE_P(Stacks, DoorSignalOnStack, ::testing::Values(SS_DISABLE
 sigjmp_buf before_call;
 
 // After some milliseconds the thread sleeps on a futex, later on a descriptor. The signal comes
-// only then: who is left while he does something may have locked what he does it to, as everywhere.
+// only then: who is left while doing something may have locked what it does it to, as everywhere.
 TEST(DoorSignal, AHandlerMayLeaveACallByAJump) {
   FARCALL_SKIP_UNDER_TSAN("does not follow jumps out of signal handlers");
   // Threads that serve outlive the test.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What somebody may do, through a file of his, to those who open it, and to the server of a door
-// that he attaches there.
+// What somebody may do, through a file of their own, to those who open it, and to the server of a
+// door that they attach there.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -35,7 +35,7 @@ struct DoorOwner : DoorImpostor {
   }
 };
 
-// Root's own descriptor would show him where root writes, and he could undo root's locks.
+// Root's own descriptor would show them where root writes, and they could undo root's locks.
 TEST_F(DoorOwner, GetsNoDescriptorOfWhatRootOpens) {
   Shared<std::atomic<int>> brought{};
   beside_owner(
@@ -85,7 +85,7 @@ TEST_F(DoorOwner, MakesNobodyWaitByTheSocketsThatHeSends) {
   EXPECT_LT(longest, kLinger * std::int64_t{1'000'000'000} / 2);
 }
 
-// What somebody attaches to files of his own is counted as his, and nobody else is short of it.
+// What somebody attaches to files of their own counts as theirs, and nobody else is short of it.
 TEST_F(DoorOwner, MayAttachAsManyAsHisShareAndIsToldSo) {
   giver.door = door;
   std::vector<std::string> files;

@@ -260,7 +260,7 @@ TEST(DoorThreads, OneThatIsOnItsWayIsNotAskedForAgain) {
   });
 }
 
-// Whoever calls a door may wait for a thread of the pool that he has left without one.
+// Whoever calls a door may wait for a thread of the pool that it has left without one.
 TEST(DoorThreads, OneThatDidNotComeIsAskedForAgainBeforeAProcedureCallsADoor) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   in_child([] {

@@ -435,7 +435,7 @@ TEST_F(DoorTrustPath, OneUsersOpensLeaveRoomForOthers) {
     while (UniqueFd one = open_raw()) doors.push_back(std::move(one));
     EXPECT_GT(doors.size(), 10U);
     EXPECT_LE(doors.size(), 50U);
-    // What he opens by then is a door or an error, and never the file.
+    // What it opens by then is a door or an error, and never the file.
     std::size_t refused = 0;
     for (int i = 0; i < 400 && refused < 60; ++i) {
       UniqueFd one(::open(path.c_str(), O_RDONLY));
@@ -446,7 +446,7 @@ TEST_F(DoorTrustPath, OneUsersOpensLeaveRoomForOthers) {
       } else {
         EXPECT_EQ(errno, EAGAIN);
         ++refused;
-        std::this_thread::sleep_for(1ms);  // what he has asked for in vain is let go meanwhile
+        std::this_thread::sleep_for(1ms);  // what it has asked for in vain is let go meanwhile
       }
     }
     EXPECT_GT(refused, 0U);

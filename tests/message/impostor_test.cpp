@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who claims to be another, or more urgent than he is.
+// Who claims to be another, or more urgent than it is.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

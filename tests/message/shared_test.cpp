@@ -41,7 +41,7 @@ TEST(MessageShared, ANameWhoseHolderTakesNobodyIsNotWaitedForLongerThanAsked) {
   EXPECT_EQ(farcall_name_open(name.c_str()), -1);
   EXPECT_EQ(errno, ETIMEDOUT);
   EXPECT_GE(now_ns() - begun, 100'000'000);
-  // Nobody waits for ever, whatever he has said.
+  // Nobody waits for ever, whatever they have said.
   EXPECT_EQ(farcall_name_open(name.c_str()), -1);
   EXPECT_EQ(errno, ETIMEDOUT);
   for (const int fd : others) ::close(fd);

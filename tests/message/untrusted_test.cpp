@@ -288,7 +288,7 @@ TEST_F(MessageUntrustedServer, LeavesNothingInASessionThatItsClientWaitsFor) {
 
 // ---- names ----
 
-// Takes a name that may not be his, and lets nobody in: as many wait as may.
+// Takes a name that may be of others, and lets nobody in: as many wait as may.
 struct Squatter {
   UniqueFd listener;
   std::vector<UniqueFd> waiting;
@@ -346,7 +346,7 @@ TEST_P(MessageSquatter, HidesNoServerOfRoots) {
 
 TEST_P(MessageSquatter, IsNotWaitedFor) {
   beside([&] {
-    // For ever: who waited for him would be ended by the test.
+    // For ever: who waited for it would be ended by the test.
     farcall_timeout(std::chrono::nanoseconds(1h).count());
     EXPECT_EQ(farcall_name_open(name_.c_str()), -1);
     EXPECT_EQ(errno, EACCES);

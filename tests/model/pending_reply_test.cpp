@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ids of clients that wait for a reply: an id is good for one answer, and whoever uses one has the
-// client to himself meanwhile.
+// client alone meanwhile.
 #include "message/pending_reply.hpp"
 
 #include "farcall/error.hpp"

@@ -286,8 +286,8 @@ struct RequestTakenBackByTwo : RequestTakenBack {
   }
 };
 
-// The client dies while it is served. Who serves wants to know, and may be gone himself as soon as
-// he has said that he has served.
+// The client dies while it is served. Who serves wants to know, and may be gone itself as soon as
+// it has said that it has served.
 struct Observed : Session {
   struct Observer final : ClientDeathObserver {
     void client_gone(const Endpoint&) noexcept override {

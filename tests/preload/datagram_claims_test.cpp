@@ -334,7 +334,7 @@ TEST(DatagramCorners, ThatWereNeverSentAreNotWaitedFor) {
   EXPECT_EQ(exit_status(child), 0);
 }
 
-// Who holds the socket of somebody else, as one that was passed on, does not speak for him.
+// Who holds the socket of somebody else, as one that was passed on, does not speak for that one.
 TEST(DatagramCorners, OfSomebodyElseAreNotShared) {
   if (!preloaded()) GTEST_SKIP() << "without the library there is nobody to lie to";
   if (::geteuid() != 0) GTEST_SKIP() << "only root gives a socket to somebody else";
@@ -345,7 +345,7 @@ TEST(DatagramCorners, OfSomebodyElseAreNotShared) {
   ASSERT_EQ(::fchown(theirs.fd.get(), kElse, static_cast<gid_t>(-1)), 0) << errno_name();
   const UniqueFd witness = witness_of(theirs.fd);
   EXPECT_FALSE(Claimant(server).is_believed(theirs, witness.get()));
-  // Nor is anything shown to who receives in his place.
+  // Nor is anything shown to who receives in its place.
   Pretender pretender(theirs);
   const Socket sender;
   sender.connect_to(theirs);

@@ -117,6 +117,17 @@ TEST(Settings, AreReadFromBothSpellingsAndTheDocumentedOneCounts) {
   EXPECT_TRUE(complaints.empty());
 }
 
+TEST(Settings, ThatHaveOneNameAreReadByItAlone) {
+  const Settings all = read({"LOOPKB_ENABLED=no", "LOOPKB_TCP=no", "LOOPKB_UDP=no",
+                             "LOOPKB_UNIX=no", "LOOPKB_USERS=any", "LOOPKB_RING_BYTES=64K",
+                             "LOOPKB_ACCELERATE=*:80", "LOOPKB_EXCLUDE=*", "LOOPKB_TCP=perhaps"});
+  EXPECT_TRUE(all.enabled && all.tcp && all.udp && all.unix_streams);
+  EXPECT_EQ(all.uids, UidPolicy::same_user);
+  EXPECT_EQ(all.ring_bytes, Settings{}.ring_bytes);
+  EXPECT_EQ(all.accelerate.count + all.exclude.count, 0U);
+  EXPECT_TRUE(complaints.empty());
+}
+
 TEST(Settings, OfTheRingMultiplyUnlessItsBytesAreGiven) {
   EXPECT_EQ(read({"LOOPKB_RING_SIZE=64", "LOOPKB_PACKET_SIZE=2048"}).ring_bytes, 128U << 10);
   EXPECT_EQ(read({"LOOPKB_RING_SIZE=15"}).ring_bytes, 32U << 10) << "15 x 1500, to a power of two";

@@ -111,7 +111,7 @@ inline std::string send(int fd, const std::string& text, int flags = MSG_NOSIGNA
 // Both ends of a connection, in this process; `warm`: accelerated, where the library is there.
 struct Pair {
   struct Unmade {};
-  explicit Pair(Unmade) {}  // for who makes it himself
+  explicit Pair(Unmade) {}  // for who makes it without help
   explicit Pair(bool warm = true) {
     connect();
     if (warm) warm_up();

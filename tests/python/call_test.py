@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of one process that others call."""
 
+import errno
 import multiprocessing
 import os
 import pathlib
+import queue
 import signal
 import stat
 import subprocess
@@ -70,6 +72,38 @@ def test_an_exception_is_printed_and_ends_the_call(path, capfd, monkeypatch):
         with pytest.raises(ConnectionAbortedError):
             door.call(b"a float is no reply")
     assert seen == 3 * [ZeroDivisionError] + [TypeError]
+
+
+def test_a_server_that_has_too_many_clients_says_so(path):
+    program = """
+import farcall, resource, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+with farcall.serve(sys.argv[1], lambda data: time.sleep(600)):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+    with subprocess.Popen([sys.executable, "-c", program, path], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        refused = queue.Queue()
+
+        def call(door):
+            try:
+                door.call(b"x")
+            except OSError as error:
+                refused.put(error)
+
+        with farcall.open_door(path) as door:
+            # Each call in progress has a session of its own.
+            threads = [threading.Thread(target=call, args=[door]) for _ in range(64)]
+            for thread in threads:
+                thread.start()
+            first = refused.get(timeout=60)
+            process.kill()
+            for thread in threads:
+                thread.join()
+    assert first.errno == errno.EUSERS
+    assert first.strerror == "the server has too many clients"
 
 
 def test_a_server_that_dies_is_told_from_one_that_has_gone(path, server):

@@ -131,7 +131,7 @@ TEST(Named, WhoIsSomebodyElseIsTurnedAway) {
   EXPECT_EQ(stranger.join(), 0);
 }
 
-// Somebody else, who connects there without end, in a process of his own.
+// Somebody else, who connects there without end, in a process of its own.
 class Flood {
  public:
   explicit Flood(const AbstractAddress& address)

@@ -72,7 +72,7 @@ std::vector<std::string> pair(int times, const std::string& keep = {}, bool plai
   return words;
 }
 
-// What the command, at that path, says to a user who is not root; null where he cannot run it.
+// What the command, at that path, says to a user who is not root; null where they cannot run it.
 json as_somebody(const std::string& command) {
   const std::string user = "setpriv --reuid 65534 --regid 65534 --clear-groups ";
   return json::parse(output_of(user + command + " 2>/dev/null"), nullptr, false);

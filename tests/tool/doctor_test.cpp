@@ -134,6 +134,11 @@ const Setting kSettings[] = {
     {"Log", "FARCALL_LOG_LEVEL", "trace", "log-level", "warning", "warn"},
     {"SmallRings", "FARCALL_RING_BYTES", "4K", "small-rings", "warning", "4096 bytes"},
     {"FewSockets", "FARCALL_MAX_SOCKETS", "2", "few-connections", "note", "2 connections"},
+    {"LogByItsOldName", "LOOPKB_LOG_LEVEL", "debug", "log-level", "warning", "LOOPKB_LOG_LEVEL"},
+    {"SmallRingsByTheirOldName", "LOOPKB_RING_SIZE", "1", "small-rings", "warning",
+     "Take LOOPKB_RING_SIZE out"},
+    {"FewSocketsByTheirOldName", "LOOPKB_MAX_SOCKETS", "2", "few-connections", "note",
+     "LOOPKB_MAX_SOCKETS lets"},
     {"Blocks", "FARCALL_WAIT", "block", "waits-block", "note", "sleep at once"},
     {"Spins", "FARCALL_WAIT", "spin", "waits-spin", "note", "for ever"},
 };

@@ -101,7 +101,7 @@ TEST(WatchHostile, EntriesOfAnythingInATableThatLooksSound) {
   });
 }
 
-// Whoever says that he has somebody's memory must have it.
+// Whoever says that it has somebody's memory must have it.
 TEST(WatchHostile, TheMemoryOfOthersCannotBeClaimed) {
   const SharedMemory memory = SharedMemory::create(4096, "claimed");
   const Mapping mapping = memory.map();

@@ -15,11 +15,6 @@ static Call* as_call(PyObject* self) { return (Call*)self; }
 
 static void free_call(void* handle) { farcall_call_close(handle); }
 
-/* As a call that waits: what is not yet there is no error of begin() and try_take(). */
-static PyObject* raise_begun(int64_t error) {
-  return raise_calling(error == -EUSERS ? -EAGAIN : error);
-}
-
 static bool begin_use(Call* call) {
   if (!enter(&call->life)) return false;
   if (!atomic_flag_test_and_set(&call->in_use)) return true;
@@ -61,7 +56,7 @@ PyObject* begin_call(struct life* client, PyObject* const* args, Py_ssize_t coun
   leave(&call->life);
   if (error == 0) return (PyObject*)call;
   Py_DECREF((PyObject*)call);
-  return raise_begun(error);
+  return raise_calling(error);
 }
 
 static PyObject* call_try_take(PyObject* self, PyObject* unused) {
@@ -74,7 +69,7 @@ static PyObject* call_try_take(PyObject* self, PyObject* unused) {
   const int error = farcall_call_take(call->life.handle, &answer, 0);
   end_use(call);
   if (error == -EAGAIN || error == -EINTR) Py_RETURN_NONE;
-  if (error != 0) return raise_begun(error);
+  if (error != 0) return raise_calling(error);
   PyObject* const reply = PyBytes_FromStringAndSize(answer.bytes, (Py_ssize_t)answer.length);
   farcall_answer_free(&answer);
   return reply;
@@ -86,7 +81,7 @@ static PyObject* call_poll_begin(PyObject* self, PyObject* unused) {
   if (!begin_use(call)) return NULL;
   const int error = farcall_call_poll_begin(call->life.handle);
   end_use(call);
-  return error < 0 ? raise_begun(error) : PyBool_FromLong(error);
+  return error < 0 ? raise_calling(error) : PyBool_FromLong(error);
 }
 
 static PyObject* call_poll_end(PyObject* self, PyObject* unused) {

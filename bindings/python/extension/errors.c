@@ -63,7 +63,7 @@ PyObject* raise_calling(int64_t error) {
                             "the server has failed or died while it served the call");
     case -EMSGSIZE:
       return raise_os_error(message_too_long, EMSGSIZE, "longer than the server takes");
-    case -EAGAIN: return raise_os_error(PyExc_OSError, EAGAIN, "the server has too many clients");
+    case -EUSERS: return raise_os_error(PyExc_OSError, EUSERS, "the server has too many clients");
     default: return raise_error(error);
   }
 }

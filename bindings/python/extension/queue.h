@@ -12,7 +12,7 @@
  * the lock held; who dies in the middle of that breaks the queue, and others learn of it
  * (EOWNERDEAD).
  *
- * Who finds nothing to do counts himself as waiting at a bell, an eventfd, silences it, looks
+ * Who finds nothing to do counts itself as waiting at a bell, an eventfd, silences it, looks
  * again, and polls it. Who changes something rings the bell if anybody waits there, and whoever
  * leaves something behind rings it once more. Those at one bell wait for the same thing, so it is
  * silenced only where none of them has anything to do: for room only the holder of the lock waits,

@@ -24,8 +24,8 @@ namespace farcall {
 
 enum class RingKind : std::uint32_t { bytes = 1, messages = 2, broadcast = 3 };
 
-// For two rings that make one pipe, lest parts of different ones be taken for it by mistake.
-// Whoever holds the memory can write it: it proves nothing.
+// For two rings that make one pipe, so that parts of different ones are not taken for it by
+// mistake. Whoever holds the memory can write it: it proves nothing.
 struct RingPair {
   std::uint64_t number;         // the same in both; 0: this ring is no such half
   std::uint64_t writer_socket;  // the lifelines (SO_COOKIE)

@@ -129,7 +129,7 @@ class ZeromqPublisher final : public Endpoint {
     socket_.leave_open();
     socket_.set_depth(conditions);
     socket_.set(ZMQ_XPUB_NODROP, drops ? 0 : 1);
-    // Who subscribes in the background is there when his wish has come, which is one byte for all.
+    // Who subscribes in the background is there when that wish has come, which is one byte for all.
     socket_.set(ZMQ_XPUB_VERBOSE, 1);
     socket_.bind(address_of(conditions));
     for (unsigned i = 0; i < conditions.readers; ++i) {

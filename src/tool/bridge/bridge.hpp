@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "farcall/bridge.hpp"
+#include "bridge/bridge.hpp"
 #include "tool/exit_code.hpp"
 
 namespace farcall::tool::bridge {

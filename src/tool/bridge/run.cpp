@@ -85,7 +85,7 @@ Config configuration(const Options& options) {
 }  // namespace
 
 ExitCode run(const Options& options) {
-  // Errors reach clients through doors and channels of shared memory only.
+  // Over the module clients of channels that are interrupted wait for an answer, however long.
   ::setenv("FARCALL_ENGINE", "shared", 0);
   Config config;
   try {

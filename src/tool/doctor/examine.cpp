@@ -37,11 +37,11 @@ void look_for_library(Findings& findings) {
   try {
     const std::string library = compare::find_library();
     if (::access(library.c_str(), R_OK) != 0)
-      findings.push_back({"library-not-readable", Severity::fault, kThisMachine,
-                          fmt::format("{} cannot be read by this user, so that no program of his "
-                                      "loads it.",
-                                      library),
-                          fmt::format("`chmod a+r {}`, and a+x its directories.", library)});
+      findings.push_back(
+          {"library-not-readable", Severity::fault, kThisMachine,
+           fmt::format("{} cannot be read by this user, so that none of its programs loads it.",
+                       library),
+           fmt::format("`chmod a+r {}`, and a+x its directories.", library)});
   } catch (const std::system_error& error) {
     findings.push_back({"library-not-installed", Severity::fault, kThisMachine,
                         fmt::format("There is no preload library to be loaded: {}.", error.what()),

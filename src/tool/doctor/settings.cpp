@@ -67,9 +67,12 @@ void note_complaint(const char* sentence) noexcept {
 class Examination {
  public:
   Examination(const Environment& environment, const std::string& about, Findings& findings)
-      : environment_(environment), about_(about), findings_(findings) {
+      : environment_(environment),
+        variables_(pointers(environment)),
+        about_(about),
+        findings_(findings) {
     complaints = &complaints_;
-    settings_ = preload::read_settings(pointers(environment).data(), note_complaint);
+    settings_ = preload::read_settings(variables_.data(), note_complaint);
     complaints = nullptr;
   }
 
@@ -126,19 +129,18 @@ class Examination {
   void look_at_sizes() {
     if (settings_.log_level <= preload::LogLevel::debug)
       add("log-level", Severity::warning,
-          "FARCALL_LOG_LEVEL lets the library write lines for single connections.",
+          names({"LOG_LEVEL"}) + " lets the library write lines for single connections.",
           "Set it to warn, which is the default, once you have seen what you wanted to.");
     if (settings_.ring_bytes < 16 * 1024)
       add("small-rings", Severity::warning,
           fmt::format("Rings have {} bytes per direction: what is longer waits for the reader in "
                       "between.",
                       settings_.ring_bytes),
-          "Take FARCALL_RING_BYTES (or RING_SIZE and PACKET_SIZE) out of the environment: 256K is "
-          "the "
-          "default.");
+          fmt::format("Take {} out of the environment: 256K is the default.",
+                      names({"RING_BYTES", "RING_SIZE", "PACKET_SIZE"})));
     if (settings_.max_sockets < 64)
       add("few-connections", Severity::note,
-          fmt::format("FARCALL_MAX_SOCKETS lets {} connections be accelerated at once.",
+          fmt::format("{} lets {} connections be accelerated at once.", names({"MAX_SOCKETS"}),
                       settings_.max_sockets),
           "Take it out of the environment: 16384 is the default.");
   }
@@ -155,6 +157,18 @@ class Examination {
   }
 
  private:
+  // The variables that say these settings, as they are spelt here.
+  [[nodiscard]] std::string names(std::initializer_list<std::string_view> settings) const {
+    std::string all;
+    for (const std::string_view setting : settings) {
+      const std::string_view found = preload::find_setting(variables_.data(), setting);
+      if (found.empty()) continue;
+      all += all.empty() ? "" : ", ";
+      all += found.substr(0, found.find('='));
+    }
+    return all;
+  }
+
   void look_at_word(const char* name, std::initializer_list<std::string_view> words) {
     const std::string value = value_of(environment_, name);
     if (value.empty() || std::ranges::find(words, value) != words.end()) return;
@@ -170,6 +184,7 @@ class Examination {
   }
 
   const Environment& environment_;
+  const std::vector<const char*> variables_;  // the same, for the library
   const std::string& about_;
   Findings& findings_;
   std::vector<std::string> complaints_;

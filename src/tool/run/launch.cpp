@@ -219,7 +219,7 @@ int explain(const Request& request) {
              "accelerates", kinds, kUsers[static_cast<std::size_t>(settings->uids)]);
   list("only", settings->accelerate, "FARCALL_ACCELERATE");
   list("except", settings->exclude, "FARCALL_EXCLUDE");
-  fmt::print("{:<12}{} bytes for each direction of at most {} connections\n", "memory",
+  fmt::print("{:<12}at most {} bytes for each direction of at most {} connections\n", "memory",
              settings->ring_bytes, settings->max_sockets);
   return kSuccess;
 }

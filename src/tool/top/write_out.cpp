@@ -50,7 +50,7 @@ struct NewFile {
   std::string name;
 };
 
-// Without a name, where the file system has such files: who is killed while he writes leaves none.
+// Without a name, where the file system has such files: who is killed while writing leaves none.
 NewFile make_in(const std::string& folder, mode_t mode) {
   NewFile made{.file = UniqueFd(::open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600)),
                .name = ""};

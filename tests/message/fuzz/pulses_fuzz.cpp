@@ -85,7 +85,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     farcall_info info{};
     require(channel->receive({}, Deadline::after(std::chrono::seconds(30)), &info,
                              SignalCount::now()) == 0);
-    // Who asks to unblock has less taken out of his socket at a time: what lies there still may be
+    // Who asks to unblock has less taken out of its socket at a time: what lies there still may be
     // more urgent, but is in order with its like.
     const auto next =
         unblocks ? std::ranges::find(expected, info.priority, priority_of) : expected.begin();

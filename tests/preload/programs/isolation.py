@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two users on one machine: what one of them shares with himself the other neither joins, nor
+"""Two users on one machine: what one of them shares with itself the other neither joins, nor
 reads, nor disturbs."""
 
 import os

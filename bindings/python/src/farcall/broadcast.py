@@ -86,8 +86,8 @@ class Broadcast(_farcall.Publisher, _waiting.AwaitedSending, Closing):
     """The writer of a broadcast.
 
     name: what readers of this user pass to subscribe(); without one they need an invite().
-    policy: what becomes of slow readers. "overwrite": they miss messages, and learn how many; "block":
-    the writer waits for them; "drop_reader": they are readers no more.
+    policy: what becomes of slow readers. "overwrite", the default: they miss messages, and learn how many;
+    "block", the default of C, C++ and Rust: the writer waits for them; "drop_reader": they are readers no more.
 
     >>> with Broadcast("farcall-example") as w, subscribe("farcall-example") as r:
     ...     w.readers

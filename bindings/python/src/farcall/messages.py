@@ -164,7 +164,7 @@ class Pulse:
 
 
 class Message:
-    """A message that was received: data, and who sent it as the kernel knows him.
+    """A message that was received: data, and who sent it, by the word of the kernel.
 
     Its sender waits until reply() or error() is called, once, by any thread; one that is dropped
     without is answered with ECONNABORTED. `length` is how long it was sent, `room` how long a reply may be. A `one_way` one is not

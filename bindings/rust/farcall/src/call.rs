@@ -282,7 +282,7 @@ impl Client {
         let options = call_options(timeout);
         answered(request.len(), |answer| {
             // SAFETY: it is alive, any thread may call, and all that it is called with is there.
-            let result = unsafe {
+            unsafe {
                 sys::farcall_client_call(
                     self.raw.as_ptr(),
                     request.as_ptr().cast(),
@@ -290,8 +290,7 @@ impl Client {
                     answer,
                     &options,
                 )
-            };
-            refused(result)
+            }
         })
     }
 
@@ -323,16 +322,6 @@ impl Client {
         Error::check_called(result, request.len())?;
         let raw = NonNull::new(raw).expect("the library has made a call");
         Ok(Call { raw, size: request.len(), polling: false })
-    }
-}
-
-/// EAGAIN of a call that waits is no WouldBlock: it says that the server has too many clients, for which begin() has
-/// EUSERS.
-fn refused(result: c_int) -> c_int {
-    if result == -libc::EAGAIN {
-        -libc::EUSERS
-    } else {
-        result
     }
 }
 

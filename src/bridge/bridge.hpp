@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Names of this machine on a NATS cluster, and names of the cluster on this machine. See
-// farcall-bridge(1). Of the command alone: it is not installed.
+// farcall-bridge(1).
 #pragma once
 
 #include <sys/types.h>
