@@ -96,6 +96,7 @@ void before_fork() noexcept {
 void after_fork_in_parent() noexcept {
   for_each_socket([](UdpSocket& socket) {
     socket.kernel_only.store(true, std::memory_order_relaxed);
+    socket.is_shared.store(true, std::memory_order_relaxed);
     udp_watch_all(socket);
     udp_end_sending(socket, false);
     udp_close_listener(socket);
@@ -110,6 +111,7 @@ void after_fork_in_parent() noexcept {
 void after_fork_in_child() noexcept {
   for_each_socket([](UdpSocket& socket) {
     socket.kernel_only.store(true, std::memory_order_relaxed);
+    socket.is_shared.store(true, std::memory_order_relaxed);
     socket.each_in([](InFlow& flow) {
       udp_unmap(flow.receiver.memory());
       flow.state = InFlow::kFree;
@@ -209,6 +211,7 @@ void udp_note(int fd, int domain, int type, int protocol) noexcept {
   // Only what is looked at before it is written; no flows are left from before.
   free->family = static_cast<sa_family_t>(domain);
   free->kernel_only.store(false, std::memory_order_relaxed);
+  free->is_shared.store(false, std::memory_order_relaxed);
   free->stay_watched.store(false, std::memory_order_relaxed);
   free->was_connected.store(false, std::memory_order_relaxed);
   free->may_have_error.store(false, std::memory_order_relaxed);
@@ -243,8 +246,7 @@ void udp_process_leaves() noexcept {
   for_each_socket([](UdpSocket& socket) {
     const Guard guard(socket.receive_lock);
     if (!guard) return;
-    // Others may hold it, who have only the kernel to read from.
-    if (socket.kernel_only.load(std::memory_order_relaxed)) return udp_give_back(socket);
+    if (socket.is_shared.load(std::memory_order_relaxed)) return udp_give_back(socket);
     socket.each_in([](InFlow& flow) {
       if (flow.state == InFlow::kUsed) udp_let_end(flow);
     });
@@ -335,8 +337,7 @@ void udp_forget(int fd) noexcept {
     const Guard sending(socket->send_lock);
     if (!sending || !receiving) return udp_leave(*socket);
     udp_end_sending(*socket, true);
-    // A child may hold it, which has only the kernel to read from.
-    if (socket->kernel_only.load(std::memory_order_relaxed)) udp_give_back(*socket);
+    if (socket->is_shared.load(std::memory_order_relaxed)) udp_give_back(*socket);
     socket->each_in([socket](InFlow& flow) { udp_end_in(*socket, flow); });
     udp_close_listener(*socket);
   } else {
@@ -364,6 +365,7 @@ void use_kernel_only(UdpSocket& socket, Unread unread) noexcept {
 }  // namespace
 
 void udp_leave(UdpSocket& socket) noexcept {
+  socket.is_shared.store(true, std::memory_order_relaxed);
   // What cannot be given back may still be read here; nothing follows it.
   use_kernel_only(socket, udp_give_back);
 }

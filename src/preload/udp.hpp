@@ -113,6 +113,7 @@ struct UdpSocket {
   std::uint32_t generation;     // another one each time it comes into use
   sa_family_t family;
   std::atomic<bool> kernel_only;     // for good
+  std::atomic<bool> is_shared;       // others may have it, who read from the kernel only
   std::atomic<int> kept_error;       // came in the middle of a call, and is the next one's; 0: none
   std::atomic<bool> stay_watched;    // waited for in ways that only the kernel serves
   std::atomic<bool> was_connected;   // only then the kernel tells that nobody is there

@@ -191,8 +191,9 @@ void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name, const ms
   if (socket.guest >= 0) udp_take_flows(socket, fd);
   for (std::size_t i = 0; i < socket.in_end; ++i) {
     InFlow& flow = socket.in[i];
-    if (flow.state != InFlow::kUsed || flow.from != from) continue;
+    if (flow.state == InFlow::kFree || flow.from != from) continue;
     flow.receiver.came_by_kernel();
+    if (flow.state == InFlow::kEnding) continue;  // there may be another by now
     flow.lost_at = 0;
     flow.received_by_kernel = true;
     socket.hot = true;
