@@ -72,7 +72,7 @@ enum class Kind : std::uint8_t {
 enum class Role : std::uint8_t { none, client, server, writer, reader, count_ };
 // What carries the bytes. `trying`: the two ends have not agreed yet. `kernel`: they will not, and
 // `reason` says why (of sockets preload's Reason plus one, or kLeftByPeer; 0: not known).
-enum class Carrier : std::uint8_t { none, trying, memory, kernel, module, count_ };
+enum class Carrier : std::uint8_t { none, trying, memory, kernel, count_ };
 // The other end has given the connection back to the kernel, and says why.
 inline constexpr std::uint8_t kLeftByPeer = 255;
 

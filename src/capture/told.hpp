@@ -39,9 +39,8 @@ class Told {
   // What nobody has told of yet: none, all of it or, of a stream, parts. In the order of time.
   std::vector<Part> rest_of(const Message& message);
 
-  // Messages that may still be told of by their other end.
-  [[nodiscard]] std::size_t remembered() const noexcept { return sent_.size() + received_.size(); }
-  static constexpr std::size_t kMostRemembered = 1 << 18;  // of each direction
+  // Messages that may still be told of by their other end, of each direction.
+  static constexpr std::size_t kMostRemembered = 1 << 18;
 
  private:
   // What both ends call what they share: from where to where, or the memory; and whose they are.
@@ -72,7 +71,6 @@ class Told {
     [[nodiscard]] bool has(Index::iterator at) const { return at != index_.end(); }
     void erase(Index::iterator at);
     void forget_before(std::int64_t time);
-    [[nodiscard]] std::size_t size() const noexcept { return index_.size(); }
 
    private:
     Index index_;

@@ -21,7 +21,6 @@ class Tree {
 
   // Paths begin with a slash.
   [[nodiscard]] std::string place(std::string_view path) const { return root_ + std::string(path); }
-  [[nodiscard]] bool is_real() const { return root_.empty(); }  // of the running system
   [[nodiscard]] std::optional<std::string> text(std::string_view path) const;
   // /proc/PID/maps or environ, which the kernel reads from the memory of a process: one that means
   // ill can keep who reads there waiting for ever, unless it is read by somebody who knows that.

@@ -30,6 +30,8 @@ constexpr std::int64_t kBeforeBorrowing = 5 * kMillisecond;
 constexpr std::int64_t kLongest = 3'000 * kMillisecond;
 constexpr std::int64_t kLongestForLeaving = 2 * kLongest;
 constexpr std::int64_t kLongestBeforeClosing = 1'000 * kMillisecond;
+// What anybody has for coming to an end, whatever others have wasted.
+constexpr std::int64_t kMoment = 20 * kMillisecond;
 
 constexpr std::uint64_t state_of(std::uint64_t word) noexcept {
   return word & ((1U << handback::kStateBits) - 1);
@@ -379,7 +381,6 @@ class PatienceWithClosing {
 
  private:
   static constexpr std::int64_t kInAll = 2 * kLongestBeforeClosing;
-  static constexpr std::int64_t kMoment = 20 * kMillisecond;
   static constexpr std::int64_t kForgottenIn = 30;  // times as long
 
   [[nodiscard]] std::int64_t wasted(std::int64_t now) const noexcept {
@@ -411,7 +412,6 @@ bool wait_for_leaving_peer(Side& side, int fd) noexcept {
 }
 
 bool bear_with_leaving_peer(Side& side, int fd) noexcept {
-  constexpr std::int64_t kMoment = 20 * kMillisecond;
   const auto over = [&] {
     if (!serve_leaving_peer(side, fd)) return false;
     side.peer_leaves_since = 0;
@@ -477,13 +477,6 @@ void hand_back(Side& side, int fd, Reason reason) noexcept {
   const bool first = leave_sending(side, fd);
   leave_receiving(side, fd);
   if (first) note_reason(side, reason);
-}
-
-void leave_everything() noexcept {
-  no_more_candidates();
-  const int highest = highest_descriptor();
-  for (int fd = 0; fd <= highest; ++fd)
-    if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::passed);
 }
 
 }  // namespace farcall::preload

@@ -27,9 +27,6 @@ namespace farcall::preload {
 // descriptor without the library finds there what it expects.
 void hand_back(Side& side, int fd, Reason reason) noexcept;
 
-// All connections of this process, and none is accelerated from now on.
-void leave_everything() noexcept;
-
 // The other role. If the peer is leaving and has given bytes back, sends them, as many as the
 // kernel takes without waiting. True if the peer is not, or no longer, in the middle of leaving.
 // Holds the sender's lock.

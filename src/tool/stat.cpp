@@ -99,7 +99,6 @@ void print_end(const Timed& timed) {
              end.carrier == observe::Carrier::memory   ? "memory"
              : end.carrier == observe::Carrier::trying ? "the kernel so far"
              : end.carrier == observe::Carrier::kernel ? "the kernel"
-             : end.carrier == observe::Carrier::module ? "the module"
                                                        : "?");
   if (end.reason != 0) fmt::print("    because   {}\n", watch::reason_text(end.reason));
   if (end.local.known != 0 || end.remote.known != 0)

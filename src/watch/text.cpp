@@ -108,7 +108,6 @@ const char* to_text(observe::Carrier carrier) noexcept {
     case observe::Carrier::trying: return "trying";
     case observe::Carrier::memory: return "memory";
     case observe::Carrier::kernel: return "kernel";
-    case observe::Carrier::module: return "module";
     case observe::Carrier::none:
     case observe::Carrier::count_: break;
   }

@@ -231,28 +231,32 @@ TEST_F(Packets_, NameTheProgramThatItsProcessExecutesNow) {
 }
 
 TEST(ToldOnce, RemembersNoMoreThanItsBoundHoweverManySay) {
+  constexpr std::uint32_t kAll = 2 * Told::kMostRemembered;
   Told told(false);
-  for (std::uint32_t i = 0; i < 2 * Told::kMostRemembered; ++i) {
-    const auto bytes = std::as_bytes(std::span(&i, 1));
-    const auto part = told.rest_of({.kind = Kind::call,
-                                    .what = kSent,
-                                    .role = Role::client,
-                                    .user = 0,
-                                    .pid = 1,
-                                    .peer = 0,
-                                    .time = kSecond + i,
-                                    .sent = 0,
-                                    .received = 0,
-                                    .session = i % 1000 + 1,
-                                    .opened = i,
-                                    .local = {},
-                                    .remote = {},
-                                    .size = sizeof i,
-                                    .bytes = bytes,
-                                    .name = {}});
-    ASSERT_EQ(part.size(), 1U);
-  }
-  EXPECT_EQ(told.remembered(), Told::kMostRemembered);
+  // Of the message with the bytes of `i`, as one end tells of it.
+  const auto is_new = [&](const std::uint32_t& i, bool is_sent) {
+    return !told.rest_of({.kind = Kind::call,
+                          .what = is_sent ? kSent : kReceived,
+                          .role = is_sent ? Role::client : Role::server,
+                          .user = 0,
+                          .pid = is_sent ? 1 : 2,
+                          .peer = 0,
+                          .time = kSecond + i,
+                          .sent = 0,
+                          .received = 0,
+                          .session = i % 1000 + 1,
+                          .opened = i,
+                          .local = {},
+                          .remote = {},
+                          .size = sizeof i,
+                          .bytes = std::as_bytes(std::span(&i, 1)),
+                          .name = {}})
+                .empty();
+  };
+  for (std::uint32_t i = 0; i < kAll; ++i) ASSERT_TRUE(is_new(i, true));
+  // The older half is forgotten, so it is told twice.
+  for (const std::uint32_t i : {0U, kAll / 4, kAll / 2 - 1}) EXPECT_TRUE(is_new(i, false)) << i;
+  for (const std::uint32_t i : {kAll / 2, kAll - 1}) EXPECT_FALSE(is_new(i, false)) << i;
 }
 
 }  // namespace

@@ -325,6 +325,22 @@ TEST(Threads, SignalsReachOneThread) {
   EXPECT_EQ(sigismember(&now, SIGUSR1), 1);
 }
 
+TEST(Threads, AKeyIsMadeAtEachCallAndDestroysTheValueOfAThreadThatEnds) {
+  static thread_key_t key = 0;
+  static std::atomic<void*> destroyed = nullptr;
+  ASSERT_EQ(thr_keycreate(&key, [](void* value) { destroyed = value; }), 0);
+  thread_key_t other = key;
+  ASSERT_EQ(thr_keycreate(&other, nullptr), 0);
+  EXPECT_NE(other, key);
+  const auto hold = [](void* value) -> void* { return number(thr_setspecific(key, value)); };
+  thread_t thread = 0;
+  ASSERT_EQ(thr_create(nullptr, 0, hold, number(7), 0, &thread), 0);
+  void* result = number(-1);
+  ASSERT_EQ(thr_join(thread, nullptr, &result), 0);
+  EXPECT_EQ(result, number(0));
+  EXPECT_EQ(destroyed, number(7));
+}
+
 TEST(Threads, KeysHoldAValueForEachThread) {
   static thread_key_t key = THR_ONCE_KEY;
   ASSERT_EQ(thr_keycreate_once(&key, nullptr), 0);
