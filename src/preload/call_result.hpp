@@ -59,9 +59,6 @@ inline bool throws_away(const Side& side, const Call& call) noexcept {
          !side.receiver.has_left();
 }
 
-// Not of the call.
-bool is_of_connection(int error) noexcept;
-
 // Holds the receiver's lock.
 ssize_t at_end(Side& side, int fd, ssize_t result) noexcept;
 

@@ -64,6 +64,7 @@ void set_nonblocking(Side& side, bool on) noexcept;
 // The kernel tells of the end of a connection once. Where it told a call that returns bytes
 // instead, or one of the library's own, the program's next call tells it.
 void keep_error(Side& side, int error) noexcept;
+bool is_of_connection(int error) noexcept;  // not of the call
 int take_error(Side& side) noexcept;
 // A broken pipe is told to who asks for errors or readiness, not to who receives; to who sends the
 // kernel tells it each time, with its signal.
