@@ -19,14 +19,9 @@ constexpr std::size_t kDefaultCapacity = std::size_t{256} * 1024;
 // A message ring has a quarter of it as its longest piece, whose size has 32 bits.
 constexpr std::size_t kLargestCapacity = std::size_t{1} << 34;
 
-class RingReader final : public Reader {
+class RingReader final : public EndReader<ByteReader> {
  public:
-  RingReader(RingMemory memory, UniqueFd lifeline, WaitMode mode)
-      : end_(observe::Role::reader, std::move(memory), std::move(lifeline), mode) {}
-  // A forked child that has inherited the object does not speak for the reader.
-  ~RingReader() override {
-    if (end_.is_own()) end_.ring.finish();
-  }
+  using EndReader::EndReader;
 
  protected:
   std::size_t read_some(std::span<std::byte> into) override {
@@ -38,9 +33,6 @@ class RingReader final : public Reader {
       if (outcome != Outcome::interrupted) throw_for_reader(outcome);
     }
   }
-
- private:
-  End<ByteReader> end_;
 };
 
 class RingWriter final : public Writer {

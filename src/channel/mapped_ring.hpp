@@ -58,6 +58,21 @@ class End {
   Half ring;
 };
 
+// Of the mechanisms' readers: the end, which says that it has finished.
+template <class Half>
+class EndReader : public Reader {
+ public:
+  EndReader(RingMemory memory, UniqueFd lifeline, WaitMode mode)
+      : end_(observe::Role::reader, std::move(memory), std::move(lifeline), mode) {}
+  // A forked child that has inherited the object does not speak for the reader.
+  ~EndReader() override {
+    if (end_.is_own()) end_.ring.finish();
+  }
+
+ protected:
+  End<Half> end_;
+};
+
 // Throws the error that an outcome other than ok and interrupted means to a reader or a writer.
 [[noreturn]] void throw_for_reader(Outcome outcome);
 [[noreturn]] void throw_for_writer(Outcome outcome);

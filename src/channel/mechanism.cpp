@@ -55,7 +55,7 @@ Request request_for(const AnyMechanism& mechanism, Wanted wanted) {
 }
 
 template <class T>
-FdMessage parcel_of(const T& value) {
+FdMessage fd_message_of(const T& value) {
   FdMessage message;
   const auto bytes = std::as_bytes(std::span(&value, 1));
   message.bytes.assign(bytes.begin(), bytes.end());
@@ -79,7 +79,7 @@ bool asks_for(int socket, const Request& expected, Deadline deadline) {
   if (request.magic == expected.magic && request.wanted == expected.wanted &&
       request.mechanism == expected.mechanism)
     return true;
-  send_fd_message(socket, parcel_of(Answer{.magic = Request::kMagic, .refusal = EPROTO}));
+  send_fd_message(socket, fd_message_of(Answer{.magic = Request::kMagic, .refusal = EPROTO}));
   return false;
 }
 
@@ -91,7 +91,7 @@ process::PrivateFd serve(std::string_view name, const Request& expected,
     process::PrivateFd client = listener.accept(deadline);
     try {
       if (!asks_for(client.get(), expected, deadline)) continue;
-      send_fd_message(client.get(), parcel_of(Answer{.magic = Request::kMagic, .refusal = 0}));
+      send_fd_message(client.get(), fd_message_of(Answer{.magic = Request::kMagic, .refusal = 0}));
       for (const Handle& handle : handles) send_fd_message(client.get(), handle.message);
       return client;
     } catch (const SystemError& error) {
@@ -124,7 +124,7 @@ void tell_opened(int server) {
 // Sends the request and returns the answer; std::nullopt where another client was first.
 std::optional<FdMessage> converse(int server, const Request& request, Deadline deadline) {
   try {
-    send_fd_message(server, parcel_of(request));
+    send_fd_message(server, fd_message_of(request));
     return receive_fd_message(server, deadline);
   } catch (const SystemError& error) {
     const int value = error.code().value();

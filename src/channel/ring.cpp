@@ -17,14 +17,9 @@
 namespace farcall::channel {
 namespace {
 
-class RingReader final : public Reader {
+class RingReader final : public mapped_ring::EndReader<MessageReader> {
  public:
-  RingReader(RingMemory memory, UniqueFd lifeline, WaitMode mode)
-      : end_(observe::Role::reader, std::move(memory), std::move(lifeline), mode) {}
-  // A forked child that has inherited the object does not speak for the reader.
-  ~RingReader() override {
-    if (end_.is_own()) end_.ring.finish();
-  }
+  using EndReader::EndReader;
 
  protected:
   std::size_t read_some(std::span<std::byte> into) override {
@@ -93,7 +88,6 @@ class RingReader final : public Reader {
     } while (to_come_ != 0);
   }
 
-  mapped_ring::End<MessageReader> end_;
   std::span<const std::byte> rest_;  // of the piece at the front of the ring
   std::size_t to_come_ = 0;          // bytes of a long message behind that piece
 };

@@ -218,6 +218,21 @@ ssize_t send_stream(Side& side, const Call& whole) {
   return send_to(side, whole);
 }
 
+// What readv() and writev() have in common.
+template <class ByUdp, class ByStream>
+[[gnu::always_inline]] inline ssize_t move_parts(Readv* next, int fd, const iovec* parts, int count,
+                                                 ByUdp by_udp, ByStream by_stream) {
+  Side* const side = find_side(fd);
+  UdpSocket* const udp = side == nullptr ? udp_called(fd) : nullptr;
+  if ((side == nullptr && udp == nullptr) || is_bad_vector(parts, count)) [[likely]]
+    return next(fd, parts, count);
+  const auto size = static_cast<std::size_t>(count);
+  if (moves_nothing(fd, parts, size)) return next(fd, parts, count);
+  if (udp != nullptr) return by_udp(*udp, size);
+  const auto bound = bind(next, fd, parts, count);
+  return by_stream(*side, call(fd, parts, size, 0, bound));
+}
+
 [[gnu::constructor]] void look_up() noexcept {
   (void)real::next<"recv", Recv>();
   (void)real::next<"recvfrom", Recvfrom>();
@@ -322,15 +337,10 @@ ssize_t read(int fd, void* buffer, size_t size) {
 }
 
 ssize_t readv(int fd, const iovec* parts, int count) {
-  Readv* const next = real::next<"readv", Readv>();
-  Side* const side = find_side(fd);
-  UdpSocket* const udp = side == nullptr ? udp_called(fd) : nullptr;
-  if ((side == nullptr && udp == nullptr) || is_bad_vector(parts, count)) [[likely]]
-    return next(fd, parts, count);
-  if (moves_nothing(fd, parts, static_cast<std::size_t>(count))) return next(fd, parts, count);
-  if (udp != nullptr) return udp_receive(*udp, fd, parts, static_cast<std::size_t>(count), 0);
-  const auto bound = bind(next, fd, parts, count);
-  return receive_stream(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
+  return move_parts(
+      real::next<"readv", Readv>(), fd, parts, count,
+      [&](UdpSocket& udp, std::size_t n) { return udp_receive(udp, fd, parts, n, 0); },
+      receive_stream);
 }
 
 ssize_t send(int fd, const void* buffer, size_t size, int flags) {
@@ -388,15 +398,9 @@ ssize_t write(int fd, const void* buffer, size_t size) {
 }
 
 ssize_t writev(int fd, const iovec* parts, int count) {
-  Readv* const next = real::next<"writev", Readv>();
-  Side* const side = find_side(fd);
-  UdpSocket* const udp = side == nullptr ? udp_called(fd) : nullptr;
-  if ((side == nullptr && udp == nullptr) || is_bad_vector(parts, count)) [[likely]]
-    return next(fd, parts, count);
-  if (moves_nothing(fd, parts, static_cast<std::size_t>(count))) return next(fd, parts, count);
-  if (udp != nullptr) return udp_send(*udp, fd, parts, static_cast<std::size_t>(count), 0);
-  const auto bound = bind(next, fd, parts, count);
-  return send_stream(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
+  return move_parts(
+      real::next<"writev", Readv>(), fd, parts, count,
+      [&](UdpSocket& udp, std::size_t n) { return udp_send(udp, fd, parts, n, 0); }, send_stream);
 }
 
 }  // extern "C"

@@ -257,19 +257,10 @@ long receive_message_now(Receiver& receiver, const Ring& ring, int fd, const iov
 }
 
 long look_for_end_of_messages(Receiver& receiver, const Ring& ring, int fd) noexcept {
-  if (!has_hung_up(fd)) return kNothing;
-  // Whatever the peer sent before its end is here by now.
-  const Receiver::Next next = receiver.next(ring);
-  if (next.kind == Receiver::Next::ring || next.kind == Receiver::Next::kernel) return kNothing;
-  if (next.kind == Receiver::Next::broken) return -ECONNRESET;
-  std::byte one;
-  const long got = kernel(SYS_recvfrom, fd, &one, 1, MSG_PEEK | MSG_DONTWAIT, nullptr, nullptr);
-  if (got == -EAGAIN || got == -EINTR) return kNothing;
+  const long got = peek_at_end(receiver, ring, fd);
   if (got < 0) return got;
   if (got == 0 && meaning_of_no_bytes(receiver, ring, fd) == NoBytes::end) return 0;
-  // One for which there is no mark went past the peer's library. Nothing is in front of it.
-  if (receiver.next(ring).kind == Receiver::Next::nothing) receiver.watch_for_ever(ring);
-  return kNothing;
+  return note_unmarked(receiver, ring);
 }
 
 }  // namespace farcall::preload

@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <climits>
+#include <span>
 
 #include "preload/options.hpp"
 #include "preload/packet.hpp"
@@ -70,65 +71,88 @@ Got kernel_receive(const Receiver& receiver, const Ring& ring, int fd, const Spa
                                                   static_cast<std::size_t>(raw)))};
 }
 
+constexpr std::size_t kSegments = 16;
+using Segments = std::array<Receiver::Segment, kSegments>;
+
+// How many segments of the stream are known from here on. Of an open one, those bytes that the
+// kernel has.
+std::size_t known_segments(Receiver& receiver, const Ring& ring, int fd,
+                           Segments& segments) noexcept {
+  std::size_t known = receiver.segments(ring, segments);
+  if (known == 0 || !segments[known - 1].open() || receiver.watched()) return known;
+  // The sender may close it at any moment. What is there now belongs to it if it is open still.
+  const long queued = kernel_queued(fd);
+  const std::size_t before = known;
+  known = receiver.segments(ring, segments);
+  if (known != before || !segments[known - 1].open()) return std::min(known, before - 1);
+  std::uint64_t closed = 0;
+  for (std::size_t i = 0; i + 1 < known; ++i)
+    if (!segments[i].in_ring) closed += segments[i].bytes;
+  const auto there = static_cast<std::uint64_t>(std::max(queued, 0L));
+  segments[known - 1].bytes = there > closed ? there - closed : 0;
+  return known;
+}
+
+// Parts that the kernel is to fill; and the end of each in the stream.
+struct FromKernel {
+  iovec* parts;
+  std::size_t* ends;
+  std::size_t most;
+  std::size_t count = 0;
+};
+
+// Shows the ring's bytes of the segments in their places, and finds the places of the kernel's.
+// How many bytes both are.
+std::size_t lay_out(Receiver& receiver, const Ring& ring,
+                    std::span<const Receiver::Segment> segments, const Span& to,
+                    FromKernel& from) noexcept {
+  Span rest = to;
+  for (const Receiver::Segment& segment : segments) {
+    if (rest.left() == 0 || from.count == from.most) break;
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(segment.bytes, rest.left()));
+    if (segment.in_ring) {
+      receiver.peek(ring, segment.position, rest, size);
+      continue;
+    }
+    const std::size_t made = rest.parts(from.parts + from.count, from.most - from.count, size);
+    for (std::size_t k = from.count; k < from.count + made; ++k) {
+      rest.skip(from.parts[k].iov_len);
+      from.ends[k] = to.left() - rest.left();
+    }
+    from.count += made;
+  }
+  return to.left() - rest.left();
+}
+
 // Shows the stream from here on, across ring and kernel: the bytes of all kernel segments lie one
 // behind the other there, so one call brings them to their places.
 long peek_now(Receiver& receiver, const Ring& ring, int fd, Span& to, Ancillary* with) noexcept {
   if (receiver.next(ring).kind == Receiver::Next::broken) return -ECONNRESET;
-  std::array<Receiver::Segment, 16> segments;
-  std::size_t known = receiver.segments(ring, segments);
-  if (known != 0 && segments[known - 1].open() && !receiver.watched()) {
-    // The sender may close it at any moment. What is there now belongs to it if it is open still.
-    const long queued = kernel_queued(fd);
-    const std::size_t before = known;
-    known = receiver.segments(ring, segments);
-    if (known != before || !segments[known - 1].open()) {
-      known = std::min(known, before - 1);
-    } else {
-      std::uint64_t closed = 0;
-      for (std::size_t i = 0; i + 1 < known; ++i)
-        if (!segments[i].in_ring) closed += segments[i].bytes;
-      const auto there = static_cast<std::uint64_t>(std::max(queued, 0L));
-      segments[known - 1].bytes = there > closed ? there - closed : 0;
-    }
-  }
+  Segments segments;
+  const std::size_t known = known_segments(receiver, ring, fd, segments);
   // Each segment may begin in the middle of a part.
-  const std::size_t most = std::min(to.part_count() + segments.size(), kMostParts);
+  const std::size_t most = std::min(to.part_count() + kSegments, kMostParts);
   auto* const parts = static_cast<iovec*>(__builtin_alloca(most * sizeof(iovec)));
-  // In the stream, of each part that comes from the kernel.
   auto* const ends = static_cast<std::size_t*>(__builtin_alloca(most * sizeof(std::size_t)));
-  std::size_t count = 0;
-  Span rest = to;
-  for (std::size_t i = 0; i < known && rest.left() != 0 && count < most; ++i) {
-    const auto size =
-        static_cast<std::size_t>(std::min<std::uint64_t>(segments[i].bytes, rest.left()));
-    if (segments[i].in_ring) {
-      receiver.peek(ring, segments[i].position, rest, size);
-      continue;
-    }
-    const std::size_t made = rest.parts(parts + count, most - count, size);
-    for (std::size_t k = count; k < count + made; ++k) {
-      rest.skip(parts[k].iov_len);
-      ends[k] = to.left() - rest.left();
-    }
-    count += made;
-  }
-  const std::size_t shown = to.left() - rest.left();
+  FromKernel from{.parts = parts, .ends = ends, .most = most};
+  const std::size_t shown = lay_out(receiver, ring, {segments.data(), known}, to, from);
   const auto result = [](std::size_t size) {
     return size == 0 ? kNothing : static_cast<long>(size);
   };
-  if (count == 0) return result(shown);
+  if (from.count == 0) return result(shown);
   const std::size_t before = ends[0] - parts[0].iov_len;
   // An error is reported once, and not to who gets bytes.
   if (before != 0 && kernel_queued(fd) <= 0) return result(before);
   msghdr message{};
   message.msg_iov = parts;
-  message.msg_iovlen = count;
+  message.msg_iovlen = from.count;
   const long raw = ask_kernel(fd, message, MSG_PEEK, with);
   if (raw == 0 && before == 0 && receiver.recover(ring, false))
     return peek_now(receiver, ring, fd, to, with);
   if (raw <= 0) return before != 0 || raw == -EAGAIN ? result(before) : raw;
-  std::size_t got = without_doorbell(receiver, ring, parts, count, static_cast<std::size_t>(raw));
-  for (std::size_t k = 0; k < count; ++k) {
+  std::size_t got =
+      without_doorbell(receiver, ring, parts, from.count, static_cast<std::size_t>(raw));
+  for (std::size_t k = 0; k < from.count; ++k) {
     if (got < parts[k].iov_len) return result(ends[k] - parts[k].iov_len + got);
     got -= parts[k].iov_len;
     if (got == 0 && with != nullptr && with->came) return result(ends[k]);
@@ -330,7 +354,7 @@ long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool pe
   return moved != 0 ? moved : kNothing;
 }
 
-long look_for_end(Receiver& receiver, const Ring& ring, int fd) noexcept {
+long peek_at_end(Receiver& receiver, const Ring& ring, int fd) noexcept {
   if (!has_hung_up(fd)) return kNothing;
   // Whatever the peer sent before its end is here by now.
   const Receiver::Next next = receiver.next(ring);
@@ -338,11 +362,17 @@ long look_for_end(Receiver& receiver, const Ring& ring, int fd) noexcept {
   if (next.kind == Receiver::Next::broken) return -ECONNRESET;
   std::byte one;
   const long got = kernel(SYS_recvfrom, fd, &one, 1, MSG_PEEK | MSG_DONTWAIT, nullptr, nullptr);
-  if (got == -EAGAIN || got == -EINTR) return kNothing;
-  // Bytes for which there is no mark: they went past the peer's library. Nothing is in front of
-  // them.
-  if (got > 0 && receiver.next(ring).kind == Receiver::Next::nothing) receiver.watch_for_ever(ring);
-  return got > 0 ? kNothing : got;
+  return got == -EAGAIN || got == -EINTR ? kNothing : got;
+}
+
+long note_unmarked(Receiver& receiver, const Ring& ring) noexcept {
+  if (receiver.next(ring).kind == Receiver::Next::nothing) receiver.watch_for_ever(ring);
+  return kNothing;
+}
+
+long look_for_end(Receiver& receiver, const Ring& ring, int fd) noexcept {
+  const long got = peek_at_end(receiver, ring, fd);
+  return got > 0 ? note_unmarked(receiver, ring) : got;
 }
 
 }  // namespace farcall::preload

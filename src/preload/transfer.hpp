@@ -46,6 +46,12 @@ long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool pe
 // Has the stream ended, or has it an error? As receive_now, for when that found nothing: asks the
 // kernel, which costs a system call.
 long look_for_end(Receiver& receiver, const Ring& ring, int fd) noexcept;
+// What that is made of, for messages as well. What the kernel shows at the end: how many bytes, an
+// error, or kNothing.
+long peek_at_end(Receiver& receiver, const Ring& ring, int fd) noexcept;
+// There are some for which there is no mark: they went past the peer's library. Nothing is in front
+// of them. kNothing.
+long note_unmarked(Receiver& receiver, const Ring& ring) noexcept;
 
 // Where the doorbell stands among the next `count` bytes of the kernel; `count`: it does not.
 std::size_t doorbell_among(const Receiver& receiver, const Ring& ring, std::size_t count) noexcept;
