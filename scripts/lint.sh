@@ -31,6 +31,7 @@ done
 
 failed=0
 scripts/check_rooms.py || failed=1
+scripts/check_sizes.py || failed=1
 if ((${#sources[@]})); then
   clang-format --dry-run -Werror "${sources[@]}" || failed=1
 fi

@@ -264,6 +264,17 @@ CallerIdentity identity_of(const Credentials& sender, int socket) {
 
 }  // namespace
 
+void PortState::take_in(const SessionPointer& session, Account& account, std::uint64_t since) {
+  Entry& entry = sessions[session->id];
+  entry.session = session;
+  ++account.sessions;
+  // Who opens without end takes the reactor's time, and gets the less of the threads'.
+  waiting.charge_at_once(account, ticks() - since);
+  entry.death.start(session->socket(), EPOLLRDHUP | EPOLLET,
+                    std::make_shared<SessionWatch>(weak_from_this(), session->id));
+  listen(session->socket(), session->id, EPOLLIN | EPOLLET);
+}
+
 void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
                     const std::shared_ptr<EndpointState>& endpoint) {
   const std::uint64_t since = ticks();
@@ -306,14 +317,7 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
     end.session = inode;
     end.peer = sender.pid;
     session->observe(end);
-    Entry& entry = sessions[session->id];
-    entry.session = session;
-    ++account->sessions;
-    // Who opens without end takes the reactor's time, and gets the less of the threads'.
-    waiting.charge_at_once(*account, ticks() - since);
-    entry.death.start(session->socket(), EPOLLRDHUP | EPOLLET,
-                      std::make_shared<SessionWatch>(weak_from_this(), session->id));
-    listen(session->socket(), session->id, EPOLLIN | EPOLLET);
+    take_in(session, *account, since);
   } catch (const std::exception&) {
     if (!session && !memory) throw;  // there is nowhere left to say why
     refuse(EAGAIN);

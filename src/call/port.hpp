@@ -119,6 +119,9 @@ struct PortState : std::enable_shared_from_this<PortState> {
   // session, or its refusal. Throws SystemError for what is wrong with them.
   void add(ReceivedFds& descriptors, const Credentials& sender,
            const std::shared_ptr<EndpointState>& endpoint);
+  // The session is the port's from here on, which listens to it and sees its end. `since` its
+  // client has been served, of that account. Holds `lock`.
+  void take_in(const SessionPointer& session, Account& account, std::uint64_t since);
   SessionPointer find(std::uint64_t id);
   // Something to do, the session claimed for the caller; or nothing, and `outcome` says why. For a
   // thread that may not be cancelled, but while it waits here.

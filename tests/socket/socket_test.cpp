@@ -108,7 +108,7 @@ TEST(FdMessage, WaitsNoLongerThanTheDeadline) {
   EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), Deadline::after(10ms)); }), ETIMEDOUT);
 }
 
-TEST(FdMessage, ClosedPeerIsNoParcel) {
+TEST(FdMessage, ClosedPeerIsNoMessage) {
   auto [here, there] = socket_pair();
   here.reset();
   EXPECT_FALSE(receive_fd_message(there.get(), soon()));

@@ -32,7 +32,7 @@ void hand_out(int socket, int descriptor, const Conditions& conditions) {
     send_fd_message(socket, message);
 }
 
-UniqueFd take_parcel(int socket) {
+UniqueFd take_descriptor(int socket) {
   constexpr auto kStart = std::chrono::seconds(10);
   auto message = receive_fd_message(socket, Deadline::after(kStart));
   if (!message || message->descriptors.size() != 1)
@@ -42,26 +42,8 @@ UniqueFd take_parcel(int socket) {
 
 namespace {
 
-RowList pair_rows() {
-  RowList list;
-  add_null_call(list);
-  add_memcpy(list);
-  add_cacheline(list);
-  add_lines(list);
-  add_copy_pair(list);
-  add_futex(list);
-  add_call(list);
-  add_door(list);
-  add_message(list);
-  add_channels(list);
-#ifdef FARCALL_HAVE_PRELOAD
-  add_accelerated(list);
-#else
-  for (const char* const name :
-       {"tcp_accelerated", "unix_accelerated", "unix_seqpacket_accelerated", "udp_accelerated"})
-    list.absent.push_back({name, "farcall was built without the preload library", "shared"});
-#endif
-  add_eventfd(list);
+// Mechanisms of others, which a build may lack.
+void add_libraries(RowList& list) {
 #ifdef FARCALL_HAVE_ZEROMQ
   add_zeromq(list);
 #else
@@ -105,6 +87,29 @@ RowList pair_rows() {
   add_absent(list, "asio", "libasio-dev");
   add_absent(list, "asio_sync", "libasio-dev");
 #endif
+}
+
+RowList pair_rows() {
+  RowList list;
+  add_null_call(list);
+  add_memcpy(list);
+  add_cacheline(list);
+  add_lines(list);
+  add_copy_pair(list);
+  add_futex(list);
+  add_call(list);
+  add_door(list);
+  add_message(list);
+  add_channels(list);
+#ifdef FARCALL_HAVE_PRELOAD
+  add_accelerated(list);
+#else
+  for (const char* const name :
+       {"tcp_accelerated", "unix_accelerated", "unix_seqpacket_accelerated", "udp_accelerated"})
+    list.absent.push_back({name, "farcall was built without the preload library", "shared"});
+#endif
+  add_eventfd(list);
+  add_libraries(list);
   add_modules(list, Workload::pair);
   return list;
 }

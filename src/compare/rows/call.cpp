@@ -69,7 +69,7 @@ class CallConnection final : public Connection {
   std::unique_ptr<Endpoint> open(Role role) override {
     if (role == Role::server)
       return std::make_unique<Callee>(sockets_.second.get(), conditions_, wait_);
-    return std::make_unique<Caller>(take_parcel(sockets_.first.get()).get(), wait_);
+    return std::make_unique<Caller>(take_descriptor(sockets_.first.get()).get(), wait_);
   }
 
  private:

@@ -124,7 +124,7 @@ class DoorConnection final : public Connection {
     ::setenv("FARCALL_WAIT", wait_.c_str(), 1);
     ::setenv("FARCALL_ENGINE", engine_.c_str(), 1);
     if (role == Role::server) return std::make_unique<Callee>(sockets_.second.get(), conditions_);
-    return std::make_unique<Caller>(take_parcel(sockets_.first.get()), with_arguments_);
+    return std::make_unique<Caller>(take_descriptor(sockets_.first.get()), with_arguments_);
   }
   std::unique_ptr<Endpoint> open_client(unsigned index) override {
     const char ask = 0;

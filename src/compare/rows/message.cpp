@@ -34,7 +34,7 @@ void offer_channel(int socket, int channel, const Conditions& conditions) {
 }
 
 int take_connection(int socket) {
-  return must_work(farcall_adopt(take_parcel(socket).release()), "farcall_adopt");
+  return must_work(farcall_adopt(take_descriptor(socket).release()), "farcall_adopt");
 }
 
 class Caller final : public CallEndpoint {

@@ -56,7 +56,7 @@ inline std::size_t messages_in(std::size_t depth_bytes, const Conditions& condit
 // Sends `descriptor`, by which a server is reached, to each of its clients: as many messages as
 // there are clients, of which each takes one from the same socket. Throw SystemError.
 void hand_out(int socket, int descriptor, const Conditions& conditions);
-UniqueFd take_parcel(int socket);
+UniqueFd take_descriptor(int socket);
 
 // For rows that measure within one process: nothing to make, one end.
 template <class End>
