@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "preload/epoll.hpp"
+#include "preload/epoll/epoll.hpp"
 #include "preload/side.hpp"
 
 namespace farcall::preload {

@@ -15,11 +15,11 @@
 
 #include "preload/address.hpp"
 #include "preload/connection.hpp"
-#include "preload/epoll.hpp"
+#include "preload/epoll/epoll.hpp"
 #include "preload/handback.hpp"
 #include "preload/hooked_call.hpp"
 #include "preload/real.hpp"
-#include "preload/udp_calls.hpp"
+#include "preload/udp/calls.hpp"
 #include "preload/upgrade.hpp"
 
 namespace farcall::preload {

@@ -7,10 +7,10 @@
 #include <type_traits>
 
 #include "preload/address.hpp"
-#include "preload/epoll.hpp"
+#include "preload/epoll/epoll.hpp"
 #include "preload/hooked_call.hpp"
 #include "preload/real.hpp"
-#include "preload/udp_calls.hpp"
+#include "preload/udp/calls.hpp"
 
 namespace farcall::preload {
 

@@ -12,7 +12,7 @@
 
 #include "preload/connection.hpp"
 #include "preload/handback.hpp"
-#include "preload/udp_calls.hpp"
+#include "preload/udp/calls.hpp"
 
 namespace farcall::preload {
 

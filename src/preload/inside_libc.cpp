@@ -12,7 +12,7 @@
 #include "preload/hooked_call.hpp"
 #include "preload/privilege.hpp"
 #include "preload/real.hpp"
-#include "preload/udp.hpp"
+#include "preload/udp/udp.hpp"
 
 namespace farcall::preload {
 namespace {

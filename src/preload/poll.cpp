@@ -15,7 +15,7 @@
 #include <cstring>
 
 #include "preload/address.hpp"
-#include "preload/epoll.hpp"
+#include "preload/epoll/epoll.hpp"
 #include "preload/readiness.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"

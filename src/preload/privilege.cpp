@@ -14,11 +14,11 @@
 #include <atomic>
 #include <cstdarg>
 
-#include "preload/epoll.hpp"
+#include "preload/epoll/epoll.hpp"
 #include "preload/fork.hpp"
 #include "preload/handback.hpp"
 #include "preload/real.hpp"
-#include "preload/udp.hpp"
+#include "preload/udp/udp.hpp"
 #include "preload/upgrade.hpp"
 
 namespace farcall::preload {

@@ -14,11 +14,11 @@
 #include <cstddef>
 #include <cstdlib>
 
-#include "preload/epoll.hpp"
+#include "preload/epoll/epoll.hpp"
 #include "preload/handback.hpp"
 #include "preload/hooked_call.hpp"
 #include "preload/real.hpp"
-#include "preload/udp.hpp"
+#include "preload/udp/udp.hpp"
 #include "preload/uring.hpp"
 
 namespace farcall::preload {

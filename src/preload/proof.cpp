@@ -17,7 +17,7 @@
 #include "preload/diag.hpp"
 #include "preload/real.hpp"
 #include "preload/signals.hpp"
-#include "preload/udp.hpp"
+#include "preload/udp/udp.hpp"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U

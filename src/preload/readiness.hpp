@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "preload/connection.hpp"
-#include "preload/udp.hpp"
+#include "preload/udp/udp.hpp"
 
 namespace farcall::preload {
 

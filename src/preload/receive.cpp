@@ -9,7 +9,7 @@
 #include "preload/address.hpp"
 #include "preload/between_calls.hpp"
 #include "preload/call_result.hpp"
-#include "preload/epoll.hpp"
+#include "preload/epoll/epoll.hpp"
 #include "preload/handback.hpp"
 #include "preload/packet.hpp"
 #include "preload/packet_receive.hpp"

@@ -20,7 +20,7 @@
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
-#include "preload/udp.hpp"
+#include "preload/udp/udp.hpp"
 #include "preload/vacant.hpp"
 
 namespace farcall::preload {

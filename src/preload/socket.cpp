@@ -16,7 +16,7 @@
 
 #include "preload/address.hpp"
 #include "preload/connection.hpp"
-#include "preload/epoll.hpp"
+#include "preload/epoll/epoll.hpp"
 #include "preload/hooked_call.hpp"
 #include "preload/listeners.hpp"
 #include "preload/packet.hpp"

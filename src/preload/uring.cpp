@@ -13,7 +13,7 @@
 #include <cstring>
 #include <new>
 
-#include "preload/epoll.hpp"
+#include "preload/epoll/epoll.hpp"
 #include "preload/fork.hpp"
 #include "preload/lock.hpp"
 #include "preload/privilege.hpp"

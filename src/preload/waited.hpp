@@ -13,7 +13,7 @@
 #include <cerrno>
 
 #include "preload/connection.hpp"
-#include "preload/epoll.hpp"
+#include "preload/epoll/epoll.hpp"
 #include "preload/readiness.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Datagrams from one socket to another, in memory and through the kernel: each comes once, whole
-// and in order, and nobody sleeps who is not told. The threads do what udp_send.cpp and
-// udp_receive.cpp do, with the sender and the receiver of the library.
+// and in order, and nobody sleeps who is not told. The threads do what udp/send.cpp and
+// udp/receive.cpp do, with the sender and the receiver of the library.
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>

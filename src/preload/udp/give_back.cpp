@@ -8,7 +8,7 @@
 #include "preload/permitted.hpp"
 #include "preload/proof.hpp"
 #include "preload/real.hpp"
-#include "preload/udp.hpp"
+#include "preload/udp/udp.hpp"
 
 namespace farcall::preload {
 namespace {

@@ -5,7 +5,7 @@
 // A flow is what one socket sends to one other. Its receiver, once it has been used a few times,
 // can be found under an abstract name made from the address it is bound to; a sender that goes on
 // sending to that address comes there, and when each has proved to the other that it holds the
-// socket it speaks for, they share the memory of the flow (udp_meet.hpp). Until the receiver says
+// socket it speaks for, they share the memory of the flow (meet.hpp). Until the receiver says
 // so by clearing WATCHED, the sender sends all through the kernel. A peer without the library is a
 // plain peer.
 //
@@ -19,14 +19,14 @@
 //
 // Sockets are private to a process: when it forks, those that it has go on without the library.
 //
-//   udp.cpp          the table, and a socket's life
-//   udp_send.cpp     sending; udp_settle.cpp: to receivers that have died
-//   udp_receive.cpp  receiving; udp_take.cpp: one datagram, without waiting
-//   udp_watch.cpp    waiting by poll, select and epoll
-//   udp_give_back.cpp  what lies in memory when the kernel has to have it
-//   udp_meet.hpp     how sender (udp_join.cpp) and receiver (udp_publish.cpp) meet
-//   proof.hpp        whom they believe
-//   udp_address.cpp  which addresses are whose
+//   udp.cpp        the table, and a socket's life
+//   send.cpp       sending; settle.cpp: to receivers that have died
+//   receive.cpp    receiving; take.cpp: one datagram, without waiting
+//   watch.cpp      waiting by poll, select and epoll
+//   give_back.cpp  what lies in memory when the kernel has to have it
+//   meet.hpp       how sender (join.cpp) and receiver (publish.cpp) meet
+//   ../proof.hpp   whom they believe
+//   address.cpp    which addresses are whose
 #pragma once
 
 #include <netinet/in.h>
@@ -134,7 +134,7 @@ struct UdpSocket {
   std::array<Target, kTargets> targets;
   std::array<OutFlow, kMostFlows> out;
   // One bit for each of these that has been sent to by memory since it was looked at whether its
-  // receiver is there (udp_settle.cpp); since when there are any, in ticks; and by what descriptor.
+  // receiver is there (settle.cpp); since when there are any, in ticks; and by what descriptor.
   std::atomic<std::uint32_t> unsettled;
   std::atomic<std::uint64_t> unsettled_since;
   int sent_by;

@@ -2,7 +2,7 @@
 //
 // Hook: bind, for only UDP sockets are known before they are connected.
 #include "preload/real.hpp"
-#include "preload/udp.hpp"
+#include "preload/udp/udp.hpp"
 
 using namespace farcall::preload;
 

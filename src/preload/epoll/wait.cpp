@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "preload/address.hpp"
-#include "preload/epoll.hpp"
-#include "preload/epoll_hot.hpp"
+#include "preload/epoll/epoll.hpp"
+#include "preload/epoll/hot.hpp"
 #include "preload/readiness.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sender's steps towards shared memory, see udp_meet.hpp.
+// The sender's steps towards shared memory, see meet.hpp.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 #include "preload/permitted.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
-#include "preload/udp_meet.hpp"
+#include "preload/udp/meet.hpp"
 
 namespace farcall::preload {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which descriptors are UDP sockets, and how such a socket begins and ends.
-#include "preload/udp.hpp"
+#include "preload/udp/udp.hpp"
 
 #include <fcntl.h>
 #include <linux/sockios.h>

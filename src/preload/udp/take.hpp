@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "preload/address.hpp"
-#include "preload/udp.hpp"
+#include "preload/udp/udp.hpp"
 
 namespace farcall::preload {
 

@@ -13,7 +13,7 @@
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
 #include "preload/side.hpp"
-#include "preload/udp_calls.hpp"
+#include "preload/udp/calls.hpp"
 
 namespace farcall::preload {
 namespace {

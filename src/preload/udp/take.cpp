@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "preload/udp_take.hpp"
+#include "preload/udp/take.hpp"
 
 #include <linux/sock_diag.h>
 #include <poll.h>

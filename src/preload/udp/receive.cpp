@@ -4,10 +4,10 @@
 #include <fcntl.h>
 
 #include "preload/call_result.hpp"
-#include "preload/epoll.hpp"
+#include "preload/epoll/epoll.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
-#include "preload/udp_take.hpp"
+#include "preload/udp/take.hpp"
 
 namespace farcall::preload {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The receiver's steps towards shared memory, see udp_meet.hpp.
+// The receiver's steps towards shared memory, see meet.hpp.
 #include <netinet/in.h>
 #include <sys/mman.h>
 
@@ -14,7 +14,7 @@
 #include "preload/permitted.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
-#include "preload/udp_meet.hpp"
+#include "preload/udp/meet.hpp"
 
 namespace farcall::preload {
 namespace {

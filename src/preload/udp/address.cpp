@@ -11,7 +11,7 @@
 
 #include "preload/diag.hpp"
 #include "preload/real.hpp"
-#include "preload/udp.hpp"
+#include "preload/udp/udp.hpp"
 
 namespace farcall::preload {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "preload/address.hpp"
-#include "preload/epoll_hot.hpp"
+#include "preload/epoll/hot.hpp"
 #include "preload/readiness.hpp"
 #include "preload/real.hpp"
 

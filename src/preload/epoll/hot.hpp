@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "preload/epoll_set.hpp"
+#include "preload/epoll/set.hpp"
 #include "preload/readiness.hpp"
 #include "preload/real.hpp"
 

@@ -6,14 +6,15 @@
 // What was sent to a receiver that was alive is its own affair, as in the kernel. So each flow is
 // looked at once after it has been sent to: before a thread sleeps, or, where the program does not
 // sleep, some time later by the calls that find nothing.
+#include "preload/settle.hpp"
+
 #include <poll.h>
 
 #include <array>
 #include <bit>
 
 #include "preload/real.hpp"
-#include "preload/settle.hpp"
-#include "preload/udp_calls.hpp"
+#include "preload/udp/calls.hpp"
 
 namespace farcall::preload {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "preload/epoll_set.hpp"
+#include "preload/epoll/set.hpp"
 
 #include <pthread.h>
 #include <sys/mman.h>

@@ -3,9 +3,9 @@
 // Who tells that a datagram is there: the kernel, for watched flows, or the library.
 #include <utility>
 
-#include "preload/epoll.hpp"
+#include "preload/epoll/epoll.hpp"
 #include "preload/real.hpp"
-#include "preload/udp_take.hpp"
+#include "preload/udp/take.hpp"
 
 namespace farcall::preload {
 namespace {

@@ -12,7 +12,7 @@
 //
 // Neither believes what the other says of itself. The user is what the kernel says of the unix
 // socket. That each speaks for its address it proves by a witness of the socket that has it
-// (proof.hpp); that this is the socket that datagrams from one address to the other reach, the
+// (../proof.hpp); that this is the socket that datagrams from one address to the other reach, the
 // kernel is asked (sock_diag, which names it by its cookie and its number). The socket itself is
 // not passed: either end may go on for long without taking what lies in the connection, which would
 // keep the port bound after the program has closed the socket, or died.
@@ -23,7 +23,7 @@
 #include <cstdint>
 
 #include "preload/proof.hpp"
-#include "preload/udp.hpp"
+#include "preload/udp/udp.hpp"
 
 namespace farcall::preload {
 

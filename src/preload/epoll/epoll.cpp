@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "preload/epoll.hpp"
+#include "preload/epoll/epoll.hpp"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -8,7 +8,7 @@
 #include <array>
 
 #include "preload/between_calls.hpp"
-#include "preload/epoll_hot.hpp"
+#include "preload/epoll/hot.hpp"
 #include "preload/privilege.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"

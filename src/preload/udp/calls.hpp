@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "preload/udp.hpp"
+#include "preload/udp/udp.hpp"
 
 namespace farcall::preload {
 
