@@ -13,9 +13,9 @@
 
 #include "compat.h"
 #include "connection.h"
-#include "control.h"
 #include "debug.h"
 #include "exit.h"
+#include "info.h"
 #include "inherit.h"
 #include "message.h"
 #include "park.h"

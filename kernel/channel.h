@@ -189,14 +189,4 @@ static inline int stplr_channel_serve(struct stplr_channel *channel)
 	return stplr_channel_watch_server(channel);
 }
 
-/* A deadline from a timeout of a program. */
-static inline ktime_t stplr_deadline(s64 timeout_ns)
-{
-	if (timeout_ns == STPLR_DISARMED)
-		return STPLR_DEADLINE_CAUGHT;
-	if (timeout_ns < 0)
-		return KTIME_MAX;
-	return timeout_ns ? ktime_add_safe(ktime_get(), timeout_ns) : 0;
-}
-
 #endif

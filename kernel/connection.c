@@ -11,7 +11,7 @@
 #include <linux/uaccess.h>
 
 #include "compat.h"
-#include "control.h"
+#include "info.h"
 #include "message.h"
 #include "park.h"
 #include "priority.h"

@@ -9,6 +9,7 @@
 
 #include "channel.h"
 #include "connection.h"
+#include "info.h"
 #include "park.h"
 #include "words.h"
 
@@ -29,14 +30,6 @@ static long connect_by_name(const struct stplr_connect __user *user, size_t size
 	if (IS_ERR(channel))
 		return PTR_ERR(channel);
 	return stplr_connection_create(channel, stplr_connection_label());
-}
-
-long stplr_put_info(struct stplr_info __user *user, size_t size, struct stplr_info *info)
-{
-	if (size < STPLR_INFO_SIZE_VER0)
-		return -EINVAL;
-	info->interface = STPLR_INTERFACE;
-	return stplr_put_whole(user, info, sizeof(*info), size);
 }
 
 static long control_ioctl(struct file *file, unsigned int command, unsigned long argument)

@@ -111,12 +111,7 @@ long stplr_connection_send(struct stplr_connection *connection, struct stplr_sen
 	outgoing.connection = connection;
 	outgoing.user = user;
 	outgoing.size = size;
-	outgoing.sending.ops = &ops;
-	outgoing.sending.user = connection->user;
-	outgoing.sending.spare = &connection->spare;
-	outgoing.sending.message = NULL;
-	outgoing.sending.deadline = stplr_deadline(outgoing.arguments.timeout_ns);
-	outgoing.sending.attempt = 0;
-	outgoing.sending.file = file;
+	stplr_sending_init(&outgoing.sending, &ops, connection->user, &connection->spare,
+			   stplr_deadline(outgoing.arguments.timeout_ns), file);
 	return stplr_sending_run(&outgoing.sending);
 }

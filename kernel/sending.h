@@ -64,8 +64,31 @@ struct stplr_sending {
 };
 
 /**
+ * stplr_sending_init() - set up a sending
+ * @sending: that
+ * @ops: of its owner
+ * @user: see there, as of what follows
+ * @spare: see there
+ * @deadline: when the wait for who receives or answers ends
+ * @file: through which it is sent
+ */
+static inline void stplr_sending_init(struct stplr_sending *sending,
+				      const struct stplr_sending_ops *ops, struct stplr_user *user,
+				      struct stplr_message **spare, ktime_t deadline,
+				      struct file *file)
+{
+	sending->ops = ops;
+	sending->user = user;
+	sending->spare = spare;
+	sending->message = NULL;
+	sending->deadline = deadline;
+	sending->attempt = 0;
+	sending->file = file;
+}
+
+/**
  * stplr_sending_run() - send a message, and wait until it has been received or answered
- * @sending: zero but for ops, user, spare, deadline and file
+ * @sending: as stplr_sending_init() leaves it
  *
  * Return: as the system call does.
  */

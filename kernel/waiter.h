@@ -16,6 +16,8 @@
 #include <linux/ktime.h>
 #include <linux/sched.h>
 
+#include "include/stplr.h"
+
 /* How long waits of one kind look before they sleep. What is learned is a guess, so it needs no lock. */
 struct stplr_patience {
 	u32 ns;
@@ -77,6 +79,16 @@ static inline void stplr_waiter_rest(struct stplr_waiter *waiter)
 
 /* The deadline of who has caught a signal before: as 0, but what senders and receivers say is -EINTR. */
 #define STPLR_DEADLINE_CAUGHT (-1)
+
+/* A deadline from a timeout of a program. */
+static inline ktime_t stplr_deadline(s64 timeout_ns)
+{
+	if (timeout_ns == STPLR_DISARMED)
+		return STPLR_DEADLINE_CAUGHT;
+	if (timeout_ns < 0)
+		return KTIME_MAX;
+	return timeout_ns ? ktime_add_safe(ktime_get(), timeout_ns) : 0;
+}
 
 /**
  * stplr_waiter_wait() - wait until notified

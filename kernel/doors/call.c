@@ -189,12 +189,6 @@ long stplr_door_call(struct stplr_door *door, struct stplr_door_call __user *use
 	outgoing.door = door;
 	outgoing.user = user;
 	outgoing.size = size;
-	outgoing.sending.ops = &ops;
-	outgoing.sending.user = door->user;
-	outgoing.sending.spare = &door->spare;
-	outgoing.sending.message = NULL;
-	outgoing.sending.deadline = KTIME_MAX;
-	outgoing.sending.attempt = 0;
-	outgoing.sending.file = file;
+	stplr_sending_init(&outgoing.sending, &ops, door->user, &door->spare, KTIME_MAX, file);
 	return stplr_sending_run(&outgoing.sending);
 }

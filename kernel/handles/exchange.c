@@ -148,11 +148,8 @@ static long send(struct outgoing *outgoing, struct stplr_open *open, struct file
 	} else if (outgoing->wants_reply && !can_name_caller(outgoing->to)) {
 		err = -ENODEV;
 	} else {
-		outgoing->sending.ops = &ops;
-		outgoing->sending.user = open->user;
-		outgoing->sending.spare = &outgoing->from->spare;
-		outgoing->sending.deadline = KTIME_MAX;
-		outgoing->sending.file = file;
+		stplr_sending_init(&outgoing->sending, &ops, open->user, &outgoing->from->spare,
+				   KTIME_MAX, file);
 		return stplr_sending_run(&outgoing->sending);
 	}
 	put_ends(&outgoing->sending);
@@ -274,6 +271,23 @@ static int receive_once(struct stplr_mailbox *mailbox, const struct stplr_msg_re
 	return err ? err : -EAGAIN;
 }
 
+/* The calling thread's mailbox, with a reference, and the buffers of one of its calls; or ERR_PTR. */
+static struct stplr_mailbox *own_with_buffers(struct stplr_open *open, u64 uuid,
+					      const struct stplr_msgs *msgs,
+					      struct stplr_buffers *buffers)
+{
+	struct stplr_mailbox *mailbox = stplr_mailbox_own(open, uuid);
+	int err;
+
+	if (IS_ERR(mailbox))
+		return mailbox;
+	err = get_buffers(buffers, msgs);
+	if (!err)
+		return mailbox;
+	stplr_mailbox_drop(mailbox);
+	return ERR_PTR(err);
+}
+
 long stplr_mailbox_receive(struct stplr_open *open, void __user *argument)
 {
 	struct stplr_msg_receive arguments;
@@ -284,12 +298,9 @@ long stplr_mailbox_receive(struct stplr_open *open, void __user *argument)
 
 	if (stplr_get_arguments(&arguments, argument))
 		return -EFAULT;
-	mailbox = stplr_mailbox_own(open, arguments.handle.uuid);
+	mailbox = own_with_buffers(open, arguments.handle.uuid, &arguments.rmsgs, &buffers);
 	if (IS_ERR(mailbox))
 		return PTR_ERR(mailbox);
-	err = get_buffers(&buffers, &arguments.rmsgs);
-	if (err)
-		goto put_mailbox;
 	err = probe_counts(&arguments.rmsgs, &buffers);
 	if (err)
 		goto put_buffers;
@@ -301,7 +312,6 @@ long stplr_mailbox_receive(struct stplr_open *open, void __user *argument)
 	} while (!err);
 put_buffers:
 	stplr_buffers_put(&buffers);
-put_mailbox:
 	stplr_mailbox_drop(mailbox);
 	return err;
 }
@@ -338,12 +348,9 @@ long stplr_mailbox_reply(struct stplr_open *open, void __user *argument)
 
 	if (stplr_get_arguments(&arguments, argument))
 		return -EFAULT;
-	mailbox = stplr_mailbox_own(open, arguments.handle.uuid);
+	mailbox = own_with_buffers(open, arguments.handle.uuid, &arguments.rmsgs, &buffers);
 	if (IS_ERR(mailbox))
 		return PTR_ERR(mailbox);
-	err = get_buffers(&buffers, &arguments.rmsgs);
-	if (err)
-		goto put_mailbox;
 	err = -ENODEV;
 	call = claim(mailbox, arguments.pid, arguments.tid);
 	if (!call)
@@ -366,7 +373,6 @@ long stplr_mailbox_reply(struct stplr_open *open, void __user *argument)
 	(void)put_counts(&arguments.rmsgs, &buffers, true);
 put_buffers:
 	stplr_buffers_put(&buffers);
-put_mailbox:
 	stplr_mailbox_drop(mailbox);
 	return err;
 }

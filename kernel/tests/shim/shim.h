@@ -18,9 +18,13 @@
 typedef uint64_t u64;
 typedef uint32_t u32;
 typedef uint8_t u8;
+typedef int64_t s64;
 typedef int64_t ktime_t;
 
 #define KTIME_MAX INT64_MAX
+/* Declared alone: nothing here waits for a time. */
+ktime_t ktime_get(void);
+ktime_t ktime_add_safe(ktime_t time, ktime_t more);
 #define TASK_INTERRUPTIBLE 1u
 #define TASK_KILLABLE 2u
 #define TASK_FREEZABLE 4u
