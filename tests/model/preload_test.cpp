@@ -259,7 +259,8 @@ TEST(ModelPreload, EveryOrderIsNeeded) {
   constexpr auto kOnlyAcquire = "acq_rel to acquire";
   constexpr auto kOnlyRelease = "acq_rel to release";
   expect_every_order_matters(checks(),
-                             {"preload/stream.cpp", "preload/stream.hpp", "preload/transfer.cpp"},
+                             {"preload/reclaim.cpp", "preload/recover.cpp", "preload/stream.cpp",
+                              "preload/stream.hpp", "preload/transfer.cpp"},
                              {
                                  {"Sender::way", kAcquire, kHint, "kernel_taken"},
                                  {"Sender::way", kRelease, kTail, "marks["},
