@@ -432,6 +432,14 @@ def test_producers_and_consumers_that_are_killed_at_any_moment_leave_a_queue_tha
 PLACES = 448
 
 
+WAITING = 128
+
+
+def is_waiting(q, bell):
+    memory = mmap.mmap(q._items.descriptors()[0], DATA + 4096)
+    return memory[WAITING + 4 * bell] != 0
+
+
 class Holder:
     """A process that holds a lock of the queue until the end, or for `seconds` at most."""
 
@@ -542,6 +550,46 @@ def test_a_process_that_is_stopped_while_it_counts_an_item_that_waits_holds_nobo
     assert holder.end()
     assert [q.get() for _ in range(4)] == [bytes(4000), bytes(10_000), 2, 3]
     assert q.qsize() == 0
+
+
+def stop(pid):
+    os.kill(pid, signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+
+
+ITEMS, ROOM, PLACE = 1, 2, 3  # bells, by their place among the descriptors
+
+
+@pytest.mark.parametrize("bell, wait, end", [
+    (ITEMS, "q.get()", "q.put(1)"),
+    (PLACE, "q.put(bytes(10))", "q.get()"),
+    (ROOM, "q.put(bytes(3000))", "q.get()")], ids=["item", "place", "room"])
+def test_a_process_that_is_killed_when_it_has_silenced_a_bell_holds_nobody_up(alarm, bell, wait, end):
+    q = farcall.Queue(maxsize=2 if bell == ROOM else 1, capacity=4096)
+    if bell != ITEMS:
+        q.put(bytes(4000))
+    if (pid := os.fork()) == 0:
+        exec(wait)
+        q.close()
+        q.join_thread()
+        os._exit(0)
+    try:
+        wait_for(lambda: is_waiting(q, bell))
+        wait_for(lambda: all(is_in_state(f"{pid}/task/{task}", "S")
+                             for task in os.listdir(f"/proc/{pid}/task")))
+        stop(pid)
+        exec(end)
+        # As one that is killed before it has looked at what there is.
+        assert int.from_bytes(os.read(q._items.descriptors()[bell], 8), sys.byteorder) > 0
+        os.kill(pid, signal.SIGCONT)
+        if bell == ROOM:
+            assert q.get() == bytes(3000)
+        assert os.waitpid(pid, 0)[1] == 0
+    finally:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 @pytest.mark.parametrize("statement", ["q.get()", "q.get(timeout=1000)", "q.put(2)"])

@@ -14,9 +14,10 @@
  *
  * Who finds nothing to do counts himself as waiting at a bell, an eventfd, silences it, looks
  * again, and polls it. Who changes something rings the bell if anybody waits there, and whoever
- * leaves something behind rings it once more. Those at one bell wait for the same thing, so it is
- * silenced only where none of them has anything to do: for room only the holder of the lock waits,
- * as others may need less of it.
+ * leaves something behind rings it once more. One that is killed, or stopped, when it has silenced
+ * the bell does not: so everybody looks again by itself a few times a second. Those at one bell
+ * wait for the same thing, so it is silenced only where none of them has anything to do: for room
+ * only the holder of the lock waits, as others may need less of it.
  *
  * Where the queue holds a number of items at most, each has a place before it is put
  * (queue_places.c); else only what waits to be put.
