@@ -218,6 +218,7 @@ def test_a_consumer_that_is_killed_while_it_waits_holds_nobody_up():
 
 # Where things are in the memory of a queue (queue.h): both sides, the first entry of a process, data.
 PUT, GET, PROCESS, DATA = 192, 320, 640, 8768
+ENTRIES = (DATA - PROCESS) // 64  # of processes that each has one of
 
 
 def die_halfway(q, side, steps):
@@ -402,6 +403,76 @@ def test_a_place_counts_once_whatever_its_putter_had_done_when_it_was_killed(ste
         q.put(i, timeout=0)
         assert q.full()
         assert q.get() == i
+
+
+class Putter:
+    """A forked process that puts bytes when it is told to, until it is killed."""
+
+    def __init__(self, q):
+        told, self._tell = os.pipe()
+        self._done, done = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            while size := os.read(told, 8):
+                q.put(bytes(int(size)))
+                os.write(done, b"x")
+            os._exit(0)
+        os.close(told)
+        os.close(done)
+
+    def put(self, size):
+        os.write(self._tell, f"{size:8}".encode())
+        assert os.read(self._done, 1) == b"x"
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self._tell)
+        os.close(self._done)
+
+
+def test_places_of_the_killed_are_given_back_however_many_processes_have_put(alarm):
+    q = farcall.Queue(maxsize=2, capacity=4096)
+    putters = [Putter(q) for _ in range(ENTRIES + 3)]
+    try:
+        for putter in putters:
+            putter.put(1)
+            assert q.get() == bytes(1)
+        # The last ones have the entries of the first ones, who go on all the same.
+        for _ in range(2):
+            for putter in (putters[-1], putters[0], putters[1]):
+                putter.put(3000)
+                putter.put(3000)  # waits for room
+                assert q.full()
+                putter.kill()
+                putters.remove(putter)
+                assert q.get() == bytes(3000)
+                wait_for(lambda: q.qsize() == 0)
+                for i in range(2):
+                    q.put(i, timeout=0)
+                assert [q.get(), q.get()] == [0, 1]
+    finally:
+        for putter in putters:
+            putter.kill()
+
+
+def test_who_finds_no_entry_has_no_place_until_another_owes_nothing(alarm):
+    q = farcall.Queue(maxsize=2 * ENTRIES, capacity=4096)
+    q.put(bytes(4000))
+    putters = [Putter(q) for _ in range(ENTRIES)]
+    try:
+        for putter in putters:
+            putter.put(1000)  # waits for room
+        with pytest.raises(queue.Full):
+            q.put("no entry", timeout=0.01)
+        assert q.get() == bytes(4000)
+        q.put("here", timeout=60)
+        got = [q.get() for _ in range(ENTRIES + 1)]
+        assert sorted(got, key=len) == ["here"] + [bytes(1000)] * ENTRIES
+        assert q.qsize() == 0
+    finally:
+        for putter in putters:
+            putter.kill()
 
 
 def test_producers_and_consumers_that_are_killed_at_any_moment_leave_a_queue_that_works():

@@ -10,7 +10,7 @@
 
 #include "queue.h"
 
-static const uint64_t kMagic = 0x3665756575716366; /* "fcqueue6" */
+static const uint64_t kMagic = 0x3765756575716366; /* "fcqueue7" */
 
 static int make_lock(pthread_mutex_t* lock) {
   pthread_mutexattr_t attributes;
