@@ -889,12 +889,36 @@ def test_an_item_counts_once_whatever_its_putter_had_done_when_it_was_killed(ste
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
+    assert q.qsize() == (steps >= 6)
     q.put("next")
     if steps >= 6:
         assert q.qsize() == 2
         assert q.get() == 7
     assert q.qsize() == 1
     assert q.get() == "next"
+    assert q.qsize() == 0
+
+
+def die_while_putting_what_waited(q, steps):
+    q.put(0)  # 16 bytes
+    q.get()
+    assert q._items.reserve(0)
+    position, items = PUT + 64, PUT + 72
+    next_position, next_items, next_process, next_total = (PUT + at for at in (80, 88, 96, 104))
+    die_halfway(q, PUT, [(DATA + 16, 3 << 56 | 8), (DATA + 24, 7), (next_position, 32), (next_items, 1),
+                         (next_process, 1), (next_total, 2), (position, 32), (PROCESS + 32, 1),
+                         (items, 2)][:steps])
+
+
+@pytest.mark.parametrize("steps", range(7, 10))
+def test_an_item_that_waited_counts_once_whatever_its_putter_had_done_when_it_was_killed(steps):
+    q = farcall.Queue(capacity=4096)
+    process = multiprocessing.get_context("fork").Process(target=die_while_putting_what_waited, args=(q, steps))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert q.qsize() == 1
+    assert q.get() == 7
     assert q.qsize() == 0
 
 

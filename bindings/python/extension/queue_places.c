@@ -219,13 +219,33 @@ void queue_give_back(struct queue* queue) {
   queue_ring(queue, kPlaces);
 }
 
+/* Items put, and how many of those had places of `*process`: that one has put `*put` in all.
+ * Whoever was killed when it had moved the position has not counted its item; what it would have
+ * counted is read between two looks that show that it belongs to this position. */
+static uint64_t items_put(const struct queue_side* side, unsigned* process, uint64_t* put) {
+  *process = kProcesses;
+  const uint64_t position = atomic_load(&side->position);
+  const unsigned next_process = atomic_load(&side->next_process);
+  const uint64_t next_items = atomic_load(&side->next_items);
+  const uint64_t next_total = atomic_load(&side->next_total);
+  if (atomic_load(&side->next_position) != position) return atomic_load(&side->items);
+  *process = next_process;
+  *put = next_items;
+  return next_total;
+}
+
 /* All that is in the queue or has a place. */
 static int64_t taken(const struct queue_memory* memory) {
   const uint64_t got = atomic_load(&memory->get.items);
   if (memory->most != 0) return (int64_t)(atomic_load(&memory->reserved) - got);
-  int64_t count = (int64_t)(atomic_load(&memory->put.items) - got);
+  unsigned last = kProcesses;
+  uint64_t put_by_last = 0;
+  int64_t count = (int64_t)(items_put(&memory->put, &last, &put_by_last) - got);
   if (atomic_load(&memory->reserved) != 0) /* since it was made */
-    for (int i = 0; i < kProcesses; ++i) count += (int64_t)owed(&memory->processes[i]);
+    for (unsigned i = 0; i < kProcesses; ++i) {
+      const struct queue_process* const one = &memory->processes[i];
+      count += (int64_t)(i == last ? atomic_load(&one->reserved) - put_by_last : owed(one));
+    }
   return count > 0 ? count : 0; /* who puts counts an item when others may have got it */
 }
 
