@@ -3,10 +3,12 @@
 
 import collections
 import ctypes
+import errno
 import mmap
 import multiprocessing
 import os
 import queue
+import resource
 import select
 import signal
 import subprocess
@@ -785,6 +787,21 @@ def test_a_large_queue_is_made_whatever_signals_come():
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_queue_of_more_memory_than_there_is_is_refused_before_it_is_made():
+    """Else the kernel would end somebody to fill it."""
+    everything = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))  # nothing is filled here in any case
+    try:
+        with pytest.raises(MemoryError):
+            farcall.Queue(capacity=everything + everything // 8)
+        with pytest.raises(OSError) as refused:
+            farcall.Queue(capacity=1 << 20)
+        assert refused.value.errno == errno.EFBIG
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def leaves_nothing(use, times):
