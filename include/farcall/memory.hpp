@@ -135,8 +135,8 @@ class FileSizeGuard {
 
 // Maps the file `fd` so that its first `head` bytes come once, with `head_access`, and the `body`
 // bytes behind them come twice in a row, with `body_access`: any run of up to `body` bytes that
-// starts in the first copy is contiguous. Both are multiples of the page size. Pages are faulted in
-// at once. Throws SystemError.
+// starts in the first copy is contiguous. Pages are faulted in at once. Throws SystemError: ENOTSUP
+// unless both are multiples of the page size.
 Mapping map_twice(int fd, std::size_t head, std::size_t body, Access body_access,
                   Access head_access = Access::read_write);
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "farcall/error.hpp"
+#include "process/process.hpp"
 
 namespace farcall::channel {
 
@@ -16,6 +17,7 @@ std::vector<UniqueFd> take_descriptors(Handle& handle, std::size_t count) {
   if (descriptors.size() != count)
     throw SystemError(EPROTO, "open an end: " + std::to_string(descriptors.size()) +
                                   " descriptors instead of " + std::to_string(count));
+  for (UniqueFd& fd : descriptors) fd = process::beyond_standard_streams(std::move(fd));
   return descriptors;
 }
 

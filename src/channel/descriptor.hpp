@@ -10,6 +10,7 @@
 
 #include "channel/sigpipe.hpp"
 #include "farcall/channel/mechanism.hpp"
+#include "process/process.hpp"
 
 namespace farcall::channel {
 
@@ -22,14 +23,15 @@ auto uninterrupted(Call call) {
   }
 }
 
-// A handle with these descriptors, in this order.
+// A handle with these descriptors, in this order; none is one of the standard streams'.
 template <class... Fds>
 Handle handle_of(Fds... fds) {
   Handle handle;
-  (handle.message.descriptors.push_back(std::move(fds)), ...);
+  (handle.message.descriptors.push_back(process::beyond_standard_streams(std::move(fds))), ...);
   return handle;
 }
-// Takes the descriptors out of a handle. Throws SystemError: EPROTO unless there are `count`.
+// Takes the descriptors out of a handle, which may have come from another process, and then be the
+// standard streams'. Throws SystemError: EPROTO unless there are `count`.
 std::vector<UniqueFd> take_descriptors(Handle& handle, std::size_t count);
 // The same for a mechanism that has but one.
 UniqueFd take_descriptor(Handle& handle);

@@ -9,8 +9,10 @@
 #include <cerrno>
 #include <utility>
 
+#include "channel/descriptor.hpp"
 #include "farcall/error.hpp"
 #include "memory/allocate_file.hpp"
+#include "process/process.hpp"
 
 namespace farcall::channel::mapped_ring {
 namespace {
@@ -84,16 +86,13 @@ std::size_t capacity(const Options& options) {
 
 Handles create_lifeline() {
   auto [one, other] = socket_pair();
-  Handles handles;
-  handles.reader.message.descriptors.push_back(std::move(one));
-  handles.writer.message.descriptors.push_back(std::move(other));
-  return handles;
+  return {.reader = handle_of(std::move(one)), .writer = handle_of(std::move(other))};
 }
 
 UniqueFd take_descriptor(Handle& handle, std::size_t n) {
   if (n >= handle.message.descriptors.size())
     throw SystemError(EPROTO, "open a channel: a descriptor is missing");
-  return std::move(handle.message.descriptors[n]);
+  return process::beyond_standard_streams(std::move(handle.message.descriptors[n]));
 }
 
 void throw_for_reader(Outcome outcome) {
@@ -126,7 +125,7 @@ Handles create_in_file(UniqueFd file, const Options& options) {
   RingMemory::format(file.get(), ring, RingKind::bytes);
   Handles handles = create_lifeline();
   handles.reader.message.descriptors.push_back(file.duplicate());
-  handles.writer.message.descriptors.push_back(std::move(file));
+  handles.writer.message.descriptors.push_back(process::beyond_standard_streams(std::move(file)));
   return handles;
 }
 

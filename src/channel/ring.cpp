@@ -13,6 +13,7 @@
 #include "farcall/channel/ring.hpp"
 #include "farcall/error.hpp"
 #include "memory/load_once.hpp"
+#include "process/process.hpp"
 
 namespace farcall::channel {
 namespace {
@@ -140,7 +141,7 @@ Handles Ring::create(const Options& options) {
   Handles handles = mapped_ring::create_lifeline();
   UniqueFd file = std::move(memory).release();
   handles.reader.message.descriptors.push_back(file.duplicate());
-  handles.writer.message.descriptors.push_back(std::move(file));
+  handles.writer.message.descriptors.push_back(process::beyond_standard_streams(std::move(file)));
   return handles;
 }
 

@@ -56,6 +56,15 @@ bool is_available(std::size_t size) noexcept {
          std::strtoull(line + sizeof "MemAvailable:", nullptr, 10) >= size / 1024;
 }
 
+// Else the kernel's word would be EINVAL, on every machine whose pages are larger than what rings
+// are made of.
+void check_pages(std::size_t head, std::size_t body) {
+  if (head % page_size() == 0 && body % page_size() == 0) return;
+  throw SystemError(ENOTSUP, "map " + std::to_string(head) + " and " + std::to_string(body) +
+                                 " bytes of shared memory where the kernel has pages of " +
+                                 std::to_string(page_size()));
+}
+
 sigset_t file_size_signal() noexcept {
   sigset_t only{};
   ::sigemptyset(&only);
@@ -201,6 +210,7 @@ Mapping SharedMemory::map(int flags) const {
 
 Mapping map_twice(int fd, std::size_t head, std::size_t body, Access body_access,
                   Access head_access) {
+  check_pages(head, body);
   Mapping area = Mapping::reserve(head + 2 * body);
   place(area.data(), head, head_access, fd, 0);
   place(area.data() + head, body, body_access, fd, head);
@@ -209,6 +219,7 @@ Mapping map_twice(int fd, std::size_t head, std::size_t body, Access body_access
 }
 
 Mapping map_twice(Mapping memory, std::size_t head, std::size_t body) {
+  check_pages(head, body);
   Mapping area = Mapping::reserve(head + 2 * body);
   // mremap of zero old bytes makes a second mapping of shared pages; it works without a file.
   const auto alias = [&](std::size_t from, std::size_t size, std::size_t to) {

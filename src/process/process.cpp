@@ -250,7 +250,8 @@ namespace {
 
 [[maybe_unused]] const std::uint64_t kFirstGeneration = generation();
 
-// Programs that have closed their standard streams write to them all the same.
+}  // namespace
+
 UniqueFd beyond_standard_streams(UniqueFd fd) noexcept {
   constexpr int kFirst = STDERR_FILENO + 1;
   if (!fd || fd.get() >= kFirst) [[likely]]
@@ -258,8 +259,6 @@ UniqueFd beyond_standard_streams(UniqueFd fd) noexcept {
   UniqueFd higher(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirst));
   return higher ? std::move(higher) : std::move(fd);
 }
-
-}  // namespace
 
 pid_t fork_in_fork(pid_t (*bare)()) noexcept {
   before();

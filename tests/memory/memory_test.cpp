@@ -193,6 +193,25 @@ TEST(MapTwice, ShowsAnonymousMemoryTwiceInARow) {
   expect_body_twice(map.data(), page_size(), page_size());
 }
 
+// As with rings, whose parts are of 4096 bytes, where a kernel has larger pages.
+TEST(MapTwice, SaysWhatPartsThatAreNoWholePagesLack) {
+  const std::size_t part = page_size() / 2;
+  const auto memory = SharedMemory::create(2 * page_size());
+  const auto expect_pages_named = [](const auto& map) {
+    try {
+      (void)map();
+      ADD_FAILURE() << "mapped";
+    } catch (const SystemError& error) {
+      EXPECT_EQ(error.code().value(), ENOTSUP);
+      EXPECT_NE(std::string(error.what()).find("pages of " + std::to_string(page_size())),
+                std::string::npos)
+          << error.what();
+    }
+  };
+  expect_pages_named([&] { return map_twice(memory.fd(), part, part, Access::read_write); });
+  expect_pages_named([&] { return map_twice(Mapping::anonymous_shared(2 * part), part, part); });
+}
+
 TEST(MapTwiceDeathTest, KeepsAReaderFromWriting) {
   const SharedMemory memory = SharedMemory::create(2 * page_size());
   const Mapping map = map_twice(memory.fd(), page_size(), page_size(), Access::read_only);

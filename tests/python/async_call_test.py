@@ -170,6 +170,20 @@ def test_it_fails_as_call_does(path):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("timeout", [-1, float("nan")])
+def test_a_timeout_that_cannot_be_is_refused(tmp_path, timeout):
+    path = tmp_path / "nobody"
+    path.touch()
+    with pytest.raises(ValueError):
+        farcall.call(path, b"", timeout)
+
+    async def main():
+        await asyncio.wait_for(farcall.acall(path, b"", timeout), 10)
+
+    with pytest.raises(ValueError):
+        asyncio.run(main())
+
+
 def test_it_waits_for_a_server(path):
     path.touch()
 

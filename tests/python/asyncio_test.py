@@ -100,6 +100,23 @@ def test_timeouts():
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("timeout", [-1, float("nan"), -0.5])
+def test_timeouts_that_are_none_take_and_send_nothing(timeout):
+    async def main():
+        a, b = farcall.pipe()
+        b.send(b"for a")
+        with pytest.raises(ValueError):
+            await a.arecv(timeout)
+        with pytest.raises(ValueError):
+            await a.asend(b"for b", timeout)
+        assert a.recv(timeout=0) == b"for a"
+        assert b.try_recv() is None
+        with pytest.raises(ValueError):
+            await a.arecv(timeout)
+
+    asyncio.run(main())
+
+
 def test_a_cancelled_coroutine_loses_nothing():
     async def main():
         a, b = farcall.pipe()

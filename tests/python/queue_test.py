@@ -3,10 +3,12 @@
 
 import collections
 import ctypes
+import errno
 import mmap
 import multiprocessing
 import os
 import queue
+import resource
 import select
 import signal
 import subprocess
@@ -218,6 +220,7 @@ def test_a_consumer_that_is_killed_while_it_waits_holds_nobody_up():
 
 # Where things are in the memory of a queue (queue.h): both sides, the first entry of a process, data.
 PUT, GET, PROCESS, DATA = 192, 320, 640, 8768
+ENTRIES = (DATA - PROCESS) // 64  # of processes that each has one of
 
 
 def die_halfway(q, side, steps):
@@ -404,6 +407,76 @@ def test_a_place_counts_once_whatever_its_putter_had_done_when_it_was_killed(ste
         assert q.get() == i
 
 
+class Putter:
+    """A forked process that puts bytes when it is told to, until it is killed."""
+
+    def __init__(self, q):
+        told, self._tell = os.pipe()
+        self._done, done = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            while size := os.read(told, 8):
+                q.put(bytes(int(size)))
+                os.write(done, b"x")
+            os._exit(0)
+        os.close(told)
+        os.close(done)
+
+    def put(self, size):
+        os.write(self._tell, f"{size:8}".encode())
+        assert os.read(self._done, 1) == b"x"
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self._tell)
+        os.close(self._done)
+
+
+def test_places_of_the_killed_are_given_back_however_many_processes_have_put(alarm):
+    q = farcall.Queue(maxsize=2, capacity=4096)
+    putters = [Putter(q) for _ in range(ENTRIES + 3)]
+    try:
+        for putter in putters:
+            putter.put(1)
+            assert q.get() == bytes(1)
+        # The last ones have the entries of the first ones, who go on all the same.
+        for _ in range(2):
+            for putter in (putters[-1], putters[0], putters[1]):
+                putter.put(3000)
+                putter.put(3000)  # waits for room
+                assert q.full()
+                putter.kill()
+                putters.remove(putter)
+                assert q.get() == bytes(3000)
+                wait_for(lambda: q.qsize() == 0)
+                for i in range(2):
+                    q.put(i, timeout=0)
+                assert [q.get(), q.get()] == [0, 1]
+    finally:
+        for putter in putters:
+            putter.kill()
+
+
+def test_who_finds_no_entry_has_no_place_until_another_owes_nothing(alarm):
+    q = farcall.Queue(maxsize=2 * ENTRIES, capacity=4096)
+    q.put(bytes(4000))
+    putters = [Putter(q) for _ in range(ENTRIES)]
+    try:
+        for putter in putters:
+            putter.put(1000)  # waits for room
+        with pytest.raises(queue.Full):
+            q.put("no entry", timeout=0.01)
+        assert q.get() == bytes(4000)
+        q.put("here", timeout=60)
+        got = [q.get() for _ in range(ENTRIES + 1)]
+        assert sorted(got, key=len) == ["here"] + [bytes(1000)] * ENTRIES
+        assert q.qsize() == 0
+    finally:
+        for putter in putters:
+            putter.kill()
+
+
 def test_producers_and_consumers_that_are_killed_at_any_moment_leave_a_queue_that_works():
     q = farcall.Queue(capacity=8192)
     context = multiprocessing.get_context("fork")
@@ -430,6 +503,14 @@ def test_producers_and_consumers_that_are_killed_at_any_moment_leave_a_queue_tha
 # ---- who is stopped with a lock ----
 
 PLACES = 448
+
+
+WAITING = 128
+
+
+def is_waiting(q, bell):
+    memory = mmap.mmap(q._items.descriptors()[0], DATA + 4096)
+    return memory[WAITING + 4 * bell] != 0
 
 
 class Holder:
@@ -542,6 +623,46 @@ def test_a_process_that_is_stopped_while_it_counts_an_item_that_waits_holds_nobo
     assert holder.end()
     assert [q.get() for _ in range(4)] == [bytes(4000), bytes(10_000), 2, 3]
     assert q.qsize() == 0
+
+
+def stop(pid):
+    os.kill(pid, signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+
+
+ITEMS, ROOM, PLACE = 1, 2, 3  # bells, by their place among the descriptors
+
+
+@pytest.mark.parametrize("bell, wait, end", [
+    (ITEMS, "q.get()", "q.put(1)"),
+    (PLACE, "q.put(bytes(10))", "q.get()"),
+    (ROOM, "q.put(bytes(3000))", "q.get()")], ids=["item", "place", "room"])
+def test_a_process_that_is_killed_when_it_has_silenced_a_bell_holds_nobody_up(alarm, bell, wait, end):
+    q = farcall.Queue(maxsize=2 if bell == ROOM else 1, capacity=4096)
+    if bell != ITEMS:
+        q.put(bytes(4000))
+    if (pid := os.fork()) == 0:
+        exec(wait)
+        q.close()
+        q.join_thread()
+        os._exit(0)
+    try:
+        wait_for(lambda: is_waiting(q, bell))
+        wait_for(lambda: all(is_in_state(f"{pid}/task/{task}", "S")
+                             for task in os.listdir(f"/proc/{pid}/task")))
+        stop(pid)
+        exec(end)
+        # As one that is killed before it has looked at what there is.
+        assert int.from_bytes(os.read(q._items.descriptors()[bell], 8), sys.byteorder) > 0
+        os.kill(pid, signal.SIGCONT)
+        if bell == ROOM:
+            assert q.get() == bytes(3000)
+        assert os.waitpid(pid, 0)[1] == 0
+    finally:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 @pytest.mark.parametrize("statement", ["q.get()", "q.get(timeout=1000)", "q.put(2)"])
@@ -668,6 +789,21 @@ def test_a_large_queue_is_made_whatever_signals_come():
         signal.signal(signal.SIGALRM, before)
 
 
+def test_a_queue_of_more_memory_than_there_is_is_refused_before_it_is_made():
+    """Else the kernel would end somebody to fill it."""
+    everything = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))  # nothing is filled here in any case
+    try:
+        with pytest.raises(MemoryError):
+            farcall.Queue(capacity=everything + everything // 8)
+        with pytest.raises(OSError) as refused:
+            farcall.Queue(capacity=1 << 20)
+        assert refused.value.errno == errno.EFBIG
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def leaves_nothing(use, times):
     use()
     threads = set(threading.enumerate())
@@ -770,12 +906,36 @@ def test_an_item_counts_once_whatever_its_putter_had_done_when_it_was_killed(ste
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
+    assert q.qsize() == (steps >= 6)
     q.put("next")
     if steps >= 6:
         assert q.qsize() == 2
         assert q.get() == 7
     assert q.qsize() == 1
     assert q.get() == "next"
+    assert q.qsize() == 0
+
+
+def die_while_putting_what_waited(q, steps):
+    q.put(0)  # 16 bytes
+    q.get()
+    assert q._items.reserve(0)
+    position, items = PUT + 64, PUT + 72
+    next_position, next_items, next_process, next_total = (PUT + at for at in (80, 88, 96, 104))
+    die_halfway(q, PUT, [(DATA + 16, 3 << 56 | 8), (DATA + 24, 7), (next_position, 32), (next_items, 1),
+                         (next_process, 1), (next_total, 2), (position, 32), (PROCESS + 32, 1),
+                         (items, 2)][:steps])
+
+
+@pytest.mark.parametrize("steps", range(7, 10))
+def test_an_item_that_waited_counts_once_whatever_its_putter_had_done_when_it_was_killed(steps):
+    q = farcall.Queue(capacity=4096)
+    process = multiprocessing.get_context("fork").Process(target=die_while_putting_what_waited, args=(q, steps))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert q.qsize() == 1
+    assert q.get() == 7
     assert q.qsize() == 0
 
 

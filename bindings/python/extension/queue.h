@@ -14,9 +14,10 @@
  *
  * Who finds nothing to do counts itself as waiting at a bell, an eventfd, silences it, looks
  * again, and polls it. Who changes something rings the bell if anybody waits there, and whoever
- * leaves something behind rings it once more. Those at one bell wait for the same thing, so it is
- * silenced only where none of them has anything to do: for room only the holder of the lock waits,
- * as others may need less of it.
+ * leaves something behind rings it once more. One that is killed, or stopped, when it has silenced
+ * the bell does not: so everybody looks again by itself a few times a second. Those at one bell
+ * wait for the same thing, so it is silenced only where none of them has anything to do: for room
+ * only the holder of the lock waits, as others may need less of it.
  *
  * Where the queue holds a number of items at most, each has a place before it is put
  * (queue_places.c); else only what waits to be put.
@@ -60,12 +61,14 @@ struct queue_side {
 
 /* One that puts into a queue with places. */
 struct queue_process {
-  _Alignas(64) atomic_int pid; /* 0: nobody's; the first is everybody's who has found no other */
+  _Alignas(64) atomic_int pid; /* 0: nobody's; the first is everybody's who cannot have another */
   uint64_t space;              /* of process ids */
   uint64_t began;              /* as /proc has it */
   atomic_ullong reserved;      /* places, in all, also by who had the entry before: with their lock,
                                   which those of any number need only to take the entry */
   atomic_ullong put;           /* of those: with the lock of who puts */
+  atomic_ullong owner;         /* grows with each: who has taken it knows by this that it still has
+                                  it; with the lock of the places */
 };
 enum { kProcesses = 128 };
 
@@ -88,8 +91,9 @@ struct queue {
   struct queue_memory* memory;
   size_t size;
   int descriptors[kQueueDescriptors];
-  struct queue_process* process; /* this one's, once it has reserved a place */
-  struct deadline next_look;     /* at who is gone, of who asks for the size */
+  struct queue_process* process; /* this one's, once it has reserved a place, while it is `owner` */
+  uint64_t owner;
+  struct deadline next_look; /* at who is gone, of who asks for the size */
 };
 
 /* Return NULL with an exception. Opened ones take the descriptors if they succeed. */

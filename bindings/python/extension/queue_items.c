@@ -12,6 +12,7 @@ static const int64_t kLockSlice = 50000000; /* nanoseconds */
 static const int64_t kBriefly = 1000000;
 static const int64_t kPatience = 100000000; /* of who does not wait, with who holds a lock */
 static const int64_t kSpin = 30000;         /* before a wait is left to the kernel */
+static const int64_t kSleep = 200000000;    /* at most; see sleep_at() */
 enum { kHeader = 8 };
 
 enum { kSizeBits = 56, kSmall = 256 };
@@ -149,6 +150,13 @@ int64_t queue_lock_surely(struct queue* queue, struct queue_side* side) {
 
 /* ---- waiting ---- */
 
+/* Polls a bell. Not for long: one that silenced it and was killed, or stopped, before it looked has
+ * taken the ring from all who had not run yet. Nobody can tell, so each looks again by itself. */
+static int64_t sleep_at(const struct queue* queue, int bell, struct deadline deadline) {
+  const struct deadline again = in(kSleep);
+  return sleep_polling(queue->descriptors[bell], again.at < deadline.at ? again : deadline);
+}
+
 /* Until *word is not `seen`, for a while without the kernel; 0 also for nothing. Else -ETIMEDOUT,
  * kRaised. */
 int64_t queue_wait_for_change(struct queue* queue, int bell, const atomic_ullong* word,
@@ -173,9 +181,7 @@ int64_t queue_wait_for_change(struct queue* queue, int bell, const atomic_ullong
   int64_t result =
       read(queue->descriptors[bell], &rung, sizeof rung) < 0 && errno != EAGAIN ? -errno : 0;
   if (result == 0 && atomic_load(word) == seen && !atomic_load(&queue->memory->broken))
-    result = time_left(deadline, INT64_MAX) == 0
-                 ? -ETIMEDOUT
-                 : sleep_polling(queue->descriptors[bell], deadline);
+    result = time_left(deadline, INT64_MAX) == 0 ? -ETIMEDOUT : sleep_at(queue, bell, deadline);
   else
     changed = true;
   atomic_fetch_sub(waiting, 1);

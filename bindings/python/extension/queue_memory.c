@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -10,7 +11,7 @@
 
 #include "queue.h"
 
-static const uint64_t kMagic = 0x3665756575716366; /* "fcqueue6" */
+static const uint64_t kMagic = 0x3765756575716366; /* "fcqueue7" */
 
 static int make_lock(pthread_mutex_t* lock) {
   pthread_mutexattr_t attributes;
@@ -68,9 +69,25 @@ static int allocate_file(int file, off_t size) {
   return 0;
 }
 
+/* Whether the kernel reckons that there is that much without its killing anybody, as it would to
+ * fill a memory file. Asked only for what is large. */
+static bool is_available(size_t size) {
+  if (size < (size_t)64 << 20) return true;
+  const int file = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return true;
+  char text[1024];
+  const ssize_t got = read(file, text, sizeof text - 1);
+  close(file);
+  if (got <= 0) return true;
+  text[got] = 0;
+  const char* const line = strstr(text, "MemAvailable:");
+  return !line || strtoull(line + sizeof "MemAvailable:", NULL, 10) >= size / 1024;
+}
+
 struct queue* queue_create(size_t capacity, size_t most) {
   size_t power = 4096;
   while (power < capacity && power < (size_t)1 << 40) power *= 2;
+  if (!is_available(power)) return failed(NULL, ENOMEM);
   struct queue* const queue = allocate();
   if (!queue) return failed(queue, ENOMEM);
   const size_t size = sizeof *queue->memory + power;

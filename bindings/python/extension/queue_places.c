@@ -5,7 +5,10 @@
  * A place is reserved before its item is put, which may be much later, by a thread that waits for
  * room. One that holds any number has places for such items only, so that they are counted. So each
  * process has an entry where it counts what it has reserved and what of that it has put. Whoever
- * finds no place gives back those that processes had which are gone.
+ * finds no place gives back those that processes had which are gone. Where all entries are of
+ * processes whose items wait, there is no place for one more process until one of them owes nothing
+ * any more; of any number, what more processes have to put is counted together, and stays counted
+ * where they are killed.
  *
  * What is reserved is counted with the lock of the places, where their number is limited, what is
  * put with the lock of those who put: whatever a process was doing when it was killed, who finds
@@ -104,33 +107,55 @@ static bool give_back_of_gone(struct queue* queue) {
   return found;
 }
 
-static void take_entry(struct queue* queue) {
-  struct queue_process* const processes = queue->memory->processes;
+/* One that this process can have; NULL: there is none. Of places of a limited number nobody needs
+ * an entry who owes nothing: it takes another one when it next reserves a place. */
+static struct queue_process* free_entry(struct queue_memory* memory, uint64_t here) {
+  for (int i = 1; i < kProcesses; ++i)
+    if (atomic_load(&memory->processes[i].pid) == 0) return &memory->processes[i];
+  for (int i = 1; i < kProcesses; ++i) {
+    struct queue_process* const process = &memory->processes[i];
+    if (owed(process) == 0 && (memory->most != 0 || is_gone(process, here))) return process;
+  }
+  return NULL;
+}
+
+/* Whether there is one now. Where only counts depend on it, or it cannot be said which process this
+ * is, that is the first, which nobody gives anything back of. */
+static bool take_entry(struct queue* queue) {
+  struct queue_memory* const memory = queue->memory;
   const uint64_t here = pid_space();
-  int free = 0; /* where there is none: the first, which nobody gives anything back of */
-  for (int i = 1; i < kProcesses && free == 0; ++i)
-    if (atomic_load(&processes[i].pid) == 0) free = i;
-  for (int i = 1; i < kProcesses && free == 0; ++i)
-    if (owed(&processes[i]) == 0 && is_gone(&processes[i], here)) free = i;
-  queue->process = &processes[free];
-  if (free == 0) return;
   char state;
   long threads;
-  unsigned long long began;
-  if (!read_stat(getpid(), &state, &threads, &began)) {
-    queue->process = &processes[0];
-    return;
-  }
-  queue->process->space = here;
-  queue->process->began = began;
-  atomic_store(&queue->process->pid, getpid());
+  unsigned long long began = 0;
+  const bool is_known = read_stat(getpid(), &state, &threads, &began);
+  struct queue_process* process = is_known ? free_entry(memory, here) : memory->processes;
+  if (!process && memory->most == 0) process = memory->processes;
+  queue->process = process;
+  if (!process) return false;
+  queue->owner = 0;
+  if (process == memory->processes) return true;
+  atomic_store(&process->pid, 0);
+  queue->owner = atomic_fetch_add(&process->owner, 1) + 1;
+  process->space = here;
+  process->began = began;
+  atomic_store(&process->pid, getpid());
+  return true;
+}
+
+/* Whether it is still this process's: somebody may have taken it while nothing was owed. */
+static bool has_entry(const struct queue* queue) {
+  return queue->process && atomic_load(&queue->process->owner) == queue->owner;
 }
 
 void queue_leave_entry(struct queue* queue) {
-  struct queue_process* const process = queue->process;
-  if (process && process != queue->memory->processes && owed(process) == 0)
-    atomic_store(&process->pid, 0);
+  struct queue_side* const places = &queue->memory->places;
+  if (!queue->process || queue->process == queue->memory->processes) return;
+  /* Where somebody else has the lock it stays until this process has gone, or another needs it. */
+  const int error = pthread_mutex_trylock(&places->lock);
+  if (error == EBUSY || queue_check_lock(queue, places, error) != 0) return;
+  if (has_entry(queue) && owed(queue->process) == 0) atomic_store(&queue->process->pid, 0);
   queue->process = NULL;
+  pthread_mutex_unlock(&places->lock);
 }
 
 /* ---- places ---- */
@@ -158,9 +183,9 @@ int64_t queue_reserve(struct queue* queue, struct deadline deadline) {
     const uint64_t got = atomic_load(&memory->get.items);
     const int64_t error = queue_lock(queue, &memory->places, deadline);
     if (error != 0) return error;
-    if (!queue->process) take_entry(queue);
     const uint64_t reserved = atomic_load(&memory->reserved);
-    const bool there_is_one = reserved - got < memory->most;
+    const bool there_is_one =
+        reserved - got < memory->most && (has_entry(queue) || take_entry(queue));
     if (there_is_one) {
       atomic_fetch_add(&queue->process->reserved, 1);
       atomic_store(&memory->reserved, reserved + 1);
@@ -194,13 +219,33 @@ void queue_give_back(struct queue* queue) {
   queue_ring(queue, kPlaces);
 }
 
+/* Items put, and how many of those had places of `*process`: that one has put `*put` in all.
+ * Whoever was killed when it had moved the position has not counted its item; what it would have
+ * counted is read between two looks that show that it belongs to this position. */
+static uint64_t items_put(const struct queue_side* side, unsigned* process, uint64_t* put) {
+  *process = kProcesses;
+  const uint64_t position = atomic_load(&side->position);
+  const unsigned next_process = atomic_load(&side->next_process);
+  const uint64_t next_items = atomic_load(&side->next_items);
+  const uint64_t next_total = atomic_load(&side->next_total);
+  if (atomic_load(&side->next_position) != position) return atomic_load(&side->items);
+  *process = next_process;
+  *put = next_items;
+  return next_total;
+}
+
 /* All that is in the queue or has a place. */
 static int64_t taken(const struct queue_memory* memory) {
   const uint64_t got = atomic_load(&memory->get.items);
   if (memory->most != 0) return (int64_t)(atomic_load(&memory->reserved) - got);
-  int64_t count = (int64_t)(atomic_load(&memory->put.items) - got);
+  unsigned last = kProcesses;
+  uint64_t put_by_last = 0;
+  int64_t count = (int64_t)(items_put(&memory->put, &last, &put_by_last) - got);
   if (atomic_load(&memory->reserved) != 0) /* since it was made */
-    for (int i = 0; i < kProcesses; ++i) count += (int64_t)owed(&memory->processes[i]);
+    for (unsigned i = 0; i < kProcesses; ++i) {
+      const struct queue_process* const one = &memory->processes[i];
+      count += (int64_t)(i == last ? atomic_load(&one->reserved) - put_by_last : owed(one));
+    }
   return count > 0 ? count : 0; /* who puts counts an item when others may have got it */
 }
 

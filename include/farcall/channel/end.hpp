@@ -30,7 +30,8 @@ class Reader : public std::streambuf {
 
   // Reads at least one byte, at most into.size(); 0 only where the writer has finished (or `into`
   // is empty). Message boundaries do not matter to it. Throws SystemError: ECONNRESET where the
-  // writer has died without finishing and the mechanism can tell; pipes, for one, cannot.
+  // writer has died without finishing and the mechanism can tell; pipes, for one, cannot. A child
+  // that the writer has forked meanwhile hides its death until it ends or executes a program.
   std::size_t read(std::span<std::byte> into);
   // Reads until `into` is full or the writer has finished; returns how much.
   std::size_t read_fully(std::span<std::byte> into);

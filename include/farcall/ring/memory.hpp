@@ -51,6 +51,7 @@ struct RingControl {
   Position tail;
   Position head;
 };
+// The data begin there in the file: a page is no larger where rings can be made.
 inline constexpr std::size_t kRingControlBytes = 4096;
 static_assert(offsetof(RingControl, writer) == 128 && offsetof(RingControl, reader) == 256 &&
               offsetof(RingControl, tail) == 384 && offsetof(RingControl, head) == 512);

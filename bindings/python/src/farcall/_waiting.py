@@ -46,6 +46,12 @@ class Patience:
             self.turns = max(self.turns, FEWEST_TURNS * 4)
 
 
+def check_timeout(timeout: float | None) -> None:
+    """As what does not wait for coroutines refuses it."""
+    if timeout is not None and not timeout >= 0:  # also nan
+        raise ValueError("a timeout is None or at least 0")
+
+
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
@@ -170,6 +176,7 @@ class AwaitedReceiving(_Waiting, Receiving):
 
     async def arecv(self, timeout: float | None = None) -> bytes:
         """As recv(), for coroutines. One at a time."""
+        check_timeout(timeout)
         if timeout == 0:
             return self.recv(timeout=0)
         if (message := self._recv_in_turn()) is not None:
@@ -206,6 +213,7 @@ class AwaitedSending(_Waiting):
 
     async def asend(self, data: ReadableBuffer, timeout: float | None = None) -> None:
         """As send(), for coroutines. One at a time."""
+        check_timeout(timeout)
         if timeout == 0:
             self.send(data, timeout=0)
         elif not self._send_in_turn(data):

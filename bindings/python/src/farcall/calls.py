@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn, Union
 
 from . import _farcall
 from ._closing import Closing
-from ._waiting import AwaitedAnswers
+from ._waiting import AwaitedAnswers, check_timeout
 
 Path = Union[str, bytes, "os.PathLike[Any]"]
 Buffer = Any  # bytes-like; collections.abc.Buffer comes with Python 3.12
@@ -131,6 +131,7 @@ async def acall(path: Path, data: Buffer, timeout: float | None = None) -> bytes
             return await door.acall(data)
     end = time.monotonic() + timeout
     os.stat(path)  # raises FileNotFoundError at once
+    check_timeout(timeout)
     while True:
         try:
             door = open_door(path)
