@@ -22,6 +22,7 @@
 #include "process/process.hpp"
 #include "process/reactor.hpp"
 #include "socket/acceptor.hpp"
+#include "socket/doorbells.hpp"
 
 namespace farcall {
 namespace broadcast {
@@ -33,7 +34,7 @@ struct Reader {
       : lifeline(std::move(socket)),
         page(SharedMemory::create(page_size(), "farcall-reader")),
         mapping(page.map()),
-        waiter(lifeline.get(), mode) {}
+        waiter(lifeline.get(), mode, kDoorbells) {}
 
   [[nodiscard]] RingControl& control() const noexcept {
     return *reinterpret_cast<RingControl*>(mapping.data());
@@ -58,7 +59,7 @@ struct Reader {
     ::shutdown(lifeline.get(), SHUT_WR);
   }
 
-  process::PrivateFd lifeline;
+  DoorbellSocket lifeline;
   SharedMemory page;
   Mapping mapping;
   Waiter waiter;          // the writer's

@@ -12,6 +12,7 @@
 #include "farcall/ring/memory.hpp"
 #include "farcall/socket.hpp"
 #include "process/process.hpp"
+#include "socket/doorbells.hpp"
 
 namespace farcall {
 namespace broadcast {
@@ -41,8 +42,8 @@ struct SubscriberState {
     waiter.wake(control().reader, control().writer);
   }
   void adopt(process::PrivateFd socket, std::string_view name = {}) noexcept {
-    lifeline = std::move(socket);
-    waiter = Waiter(lifeline.get(), wait);
+    lifeline = DoorbellSocket(std::move(socket));
+    waiter = Waiter(lifeline.get(), wait, kDoorbells);
     waiter.expect_company();
     observe::Description end{.kind = observe::Kind::broadcast, .role = observe::Role::reader};
     end.session = observe::inode_of(memory.fd());
@@ -73,7 +74,7 @@ struct SubscriberState {
   const WaitMode wait;
   int in_vain = 0;             // how often there was said to be something
   Outcome lost = Outcome::ok;  // dropped or broken, once a message has been missed that may not be
-  process::PrivateFd lifeline;
+  DoorbellSocket lifeline;
   Waiter waiter;
   observe::Entry entry;
 };

@@ -14,6 +14,7 @@
 #include "broadcast/pattern.hpp"
 #include "broadcast/welcome.hpp"
 #include "door/child.hpp"
+#include "door/lingering.hpp"
 #include "door/usage.hpp"
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
@@ -29,6 +30,41 @@ using test::soon;
 
 std::int64_t duration_ns() {
   return door::test::setting("FARCALL_HOSTILE_SECONDS", 4) * std::int64_t{500'000'000};
+}
+
+// What its last close takes, in seconds, and who does not wait for that is done long before.
+constexpr int kLingering = 20;
+constexpr std::int64_t kLong = 10'000'000'000;
+
+void leave_what_lingers(int lifeline) {
+  const UniqueFd slow = door::test::lingering(kLingering);
+  send_fd_message(lifeline, {}, std::array{slow.get()});
+}
+
+TEST(BroadcastHostile, WhatAReaderLeavesBehindHoldsUpNoWriter) {
+  Publisher publisher({.capacity = 1 << 13, .slow = SlowReader::overwrite});
+  UniqueFd given = publisher.invite();
+  ASSERT_EQ(send(publisher, 0, 1), Outcome::ok);
+  leave_what_lingers(given.get());
+  given.reset();
+  ASSERT_TRUE(door::test::eventually([&] { return publisher.readers() == 0; }));
+  const std::int64_t before = monotonic_ns();
+  EXPECT_EQ(send(publisher, 1, 2), Outcome::ok);
+  EXPECT_LT(monotonic_ns() - before, kLong);
+}
+
+// The thread that lets readers in is the same for all publishers of a process.
+TEST(BroadcastHostile, WhatAReaderLeavesBehindHoldsUpNoOtherPublisher) {
+  const std::string name = test::unique_name();
+  const Publisher other(name, {});
+  Publisher publisher({});
+  UniqueFd given = publisher.invite();
+  leave_what_lingers(given.get());
+  given.reset();
+  ASSERT_TRUE(door::test::eventually([&] { return publisher.readers() == 0; }));
+  const std::int64_t before = monotonic_ns();
+  const Subscriber subscriber = Subscriber::open(name, {}, soon());
+  EXPECT_LT(monotonic_ns() - before, kLong);
 }
 
 // Takes an invitation by hand, and returns the page that it shares with the writer.
@@ -261,6 +297,24 @@ TEST(BroadcastHostile, AReaderThatIsDroppedWithNothingToReadIsToldSo) {
   std::size_t size = 0;
   std::uint64_t missed = 0;
   EXPECT_EQ(subscriber.read({&into, 1}, size, missed, soon()), Outcome::dropped);
+}
+
+TEST(BroadcastHostile, WhatAWriterSendsBesideTheMessagesHoldsUpNoReader) {
+  auto [mine, theirs] = socket_pair();
+  const BroadcastMemory memory = BroadcastMemory::create(page_size());
+  const Mapping shared = welcome(mine.get(), memory, false);
+  std::optional<Subscriber> subscriber = Subscriber::adopt(std::move(theirs), {});
+  leave_what_lingers(mine.get());
+  std::byte into;
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  const std::int64_t before = monotonic_ns();
+  EXPECT_EQ(
+      subscriber->read({&into, 1}, size, missed, Deadline::after(std::chrono::milliseconds(50))),
+      Outcome::timed_out);
+  leave_what_lingers(mine.get());
+  subscriber.reset();
+  EXPECT_LT(monotonic_ns() - before, kLong);
 }
 
 UniqueFd file_with_a_hole(std::size_t capacity) {
