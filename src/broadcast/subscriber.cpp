@@ -13,6 +13,7 @@
 #include "farcall/socket.hpp"
 #include "process/process.hpp"
 #include "socket/doorbells.hpp"
+#include "socket/listener.hpp"
 
 namespace farcall {
 namespace broadcast {
@@ -199,9 +200,9 @@ Subscriber Subscriber::adopt(UniqueFd&& invitation, const Options& options) {
 
 Subscriber Subscriber::open(std::string_view name, const Options& options, Deadline deadline,
                             std::optional<SignalCount> since) {
-  UniqueFd socket = connect_named(name, deadline, since);
+  process::PrivateFd socket = connect_privately(name, deadline, since);
   auto state = broadcast::make_state(socket.get(), options, deadline, since);
-  state->adopt(process::PrivateFd(std::move(socket)), name);
+  state->adopt(std::move(socket), name);
   state->tell();
   return Subscriber(std::move(state));
 }
