@@ -11,6 +11,7 @@
 #include "farcall/error.hpp"
 #include "farcall/ring/memory.hpp"
 #include "farcall/socket.hpp"
+#include "memory/standard_streams.hpp"
 #include "process/process.hpp"
 #include "socket/doorbells.hpp"
 #include "socket/listener.hpp"
@@ -170,6 +171,7 @@ std::unique_ptr<SubscriberState> make_state(int socket, const Subscriber::Option
                                             std::optional<SignalCount> since = std::nullopt) {
   ReceivedFds descriptors;
   const Welcome words = receive_welcome(socket, deadline, since, descriptors);
+  descriptors[0] = beyond_standard_streams(std::move(descriptors[0]));
   BroadcastMemory memory = BroadcastMemory::attach(std::move(descriptors[0]), options.most);
   const SharedMemory shared = SharedMemory::adopt(std::move(descriptors[1]));
   if (shared.size() != page_size()) throw SystemError(EPROTO, "subscribe: not a page");

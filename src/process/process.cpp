@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "farcall/observe.hpp"
+#include "memory/standard_streams.hpp"
 #include "process/private_mapping.hpp"
 #include "wait/counts_handler.hpp"
 
@@ -249,15 +250,6 @@ std::uint64_t detail::begin_generation() noexcept {
 namespace {
 
 [[maybe_unused]] const std::uint64_t kFirstGeneration = generation();
-
-// Programs that have closed their standard streams write to them all the same.
-UniqueFd beyond_standard_streams(UniqueFd fd) noexcept {
-  constexpr int kFirst = STDERR_FILENO + 1;
-  if (!fd || fd.get() >= kFirst) [[likely]]
-    return fd;
-  UniqueFd higher(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirst));
-  return higher ? std::move(higher) : std::move(fd);
-}
 
 }  // namespace
 

@@ -409,6 +409,18 @@ TEST(BroadcastReaders, ASignalThatWasCaughtSinceEndsTheWaitForAnAnswer) {
   EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon(), since); }), EINTR);
 }
 
+// Programs that have closed their standard streams write to them all the same.
+TEST(BroadcastReaders, HaveNothingInPlaceOfAStandardStream) {
+  door::test::in_child([] {
+    for (const int fd : {0, 1, 2}) ::close(fd);
+    Publisher publisher(unique_name(), {});
+    Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
+    for (const int fd : {0, 1, 2}) EXPECT_EQ(::fcntl(fd, F_GETFD), -1) << fd;
+    ASSERT_EQ(send(publisher, 0, 1), Outcome::ok);
+    EXPECT_EQ(receive(subscriber, 1).wrong, 0U);
+  });
+}
+
 // They are its parent's, and so is what they read.
 TEST(BroadcastReaders, AreNotEndedByAForkedChild) {
   Publisher publisher({});
