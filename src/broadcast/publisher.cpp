@@ -4,6 +4,7 @@
 // that counts changes under one: readers come and go on other threads (the reactor's, or of who
 // invites them). Whenever it has changed the writer takes a copy before it goes on. What may be
 // written over is decided under the lock, too, so that nobody begins where it was just given up.
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -114,6 +115,7 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   class Death;
   // Lets the holder of the other end read. Throws SystemError.
   void admit(process::PrivateFd lifeline);
+  std::vector<ReaderPointer> take_dead();
   void welcome(int socket, const Welcome& words, const Reader* reader) const;
   void remove(const ReaderPointer& reader) noexcept;
   void look_at_readers();
@@ -214,8 +216,10 @@ void PublisherState::admit(process::PrivateFd lifeline) {
   auto reader = std::make_shared<Reader>(options_.wait, std::move(lifeline));
   Welcome words;
   words.waited_for = options_.slow == SlowReader::overwrite ? 0 : 1;
+  std::vector<ReaderPointer> dead;  // destroyed without the lock
   {
     const std::lock_guard guard(lock_);
+    if (readers_.size() >= options_.readers) dead = take_dead();
     if (closed_ || readers_.size() >= options_.readers) {
       words.error = closed_ ? ECONNREFUSED : EUSERS;
       welcome(socket, words, nullptr);
@@ -245,6 +249,21 @@ void PublisherState::admit(process::PrivateFd lifeline) {
     remove(reader);
     throw;
   }
+}
+
+// Removes those who have gone, of which the reactor may not have told yet. With the lock held.
+std::vector<ReaderPointer> PublisherState::take_dead() {
+  std::vector<pollfd> lifelines;
+  for (const ReaderPointer& reader : readers_)
+    lifelines.push_back({.fd = reader->lifeline.get(), .events = POLLRDHUP, .revents = 0});
+  std::vector<ReaderPointer> dead;
+  if (::poll(lifelines.data(), lifelines.size(), 0) <= 0) return dead;
+  std::vector<ReaderPointer> living;
+  for (std::size_t i = 0; i < readers_.size(); ++i)
+    (lifelines[i].revents == 0 ? living : dead).push_back(readers_[i]);
+  readers_ = std::move(living);
+  changes_.fetch_add(1, std::memory_order_relaxed);
+  return dead;
 }
 
 void PublisherState::remove(const ReaderPointer& reader) noexcept {

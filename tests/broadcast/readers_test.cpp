@@ -236,6 +236,17 @@ TEST(BroadcastReaders, AreSoManyAtMost) {
   for (const unsigned wrong : {0U, 65U}) EXPECT_THROW(Publisher({.readers = wrong}), MisuseError);
 }
 
+// The publisher has not been told yet that the last one has gone.
+TEST(BroadcastReaders, ThatHaveGoneDoNotCount) {
+  Publisher publisher({.readers = 1});
+  UniqueFd given = publisher.invite();
+  for (int i = 0; i < 2000; ++i) {
+    given.reset();
+    ASSERT_EQ(error_of([&] { given = publisher.invite(); }), 0) << i;
+  }
+  EXPECT_EQ(error_of([&] { publisher.invite(); }), EUSERS);
+}
+
 // A publisher without a descriptor left sends visitors away, and does not turn in circles for them.
 TEST(BroadcastReaders, AreSentAwayWhereThereIsNoDescriptorLeft) {
   FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
