@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/socket.h>
+#include <time.h>
 
 #include <cerrno>
 #include <chrono>
@@ -181,6 +182,11 @@ std::unique_ptr<SubscriberState> make_state(int socket, const Subscriber::Option
                                            words.waited_for != 0, options.wait);
 }
 
+// A publisher that closes, dies, or has no descriptor left is none; another may come.
+bool is_of_one_that_goes(int error) noexcept {
+  return error == ECONNRESET || error == EPIPE || error == ECONNREFUSED;
+}
+
 }  // namespace
 }  // namespace broadcast
 
@@ -202,11 +208,25 @@ Subscriber Subscriber::adopt(UniqueFd&& invitation, const Options& options) {
 
 Subscriber Subscriber::open(std::string_view name, const Options& options, Deadline deadline,
                             std::optional<SignalCount> since) {
-  process::PrivateFd socket = connect_privately(name, deadline, since);
-  auto state = broadcast::make_state(socket.get(), options, deadline, since);
-  state->adopt(std::move(socket), name);
-  state->tell();
-  return Subscriber(std::move(state));
+  for (bool hung_up = false;;) {
+    process::PrivateFd socket = connect_privately(name, deadline, since);
+    try {
+      auto state = broadcast::make_state(socket.get(), options, deadline, since);
+      state->adopt(std::move(socket), name);
+      state->tell();
+      return Subscriber(std::move(state));
+    } catch (const SystemError& error) {
+      const bool is_late = error.code().value() == ETIMEDOUT && hung_up;
+      if (!is_late && !broadcast::is_of_one_that_goes(error.code().value())) throw;
+      hung_up = true;
+    }
+    if (monotonic_ns() >= deadline.at())
+      throw SystemError(ECONNREFUSED, "nobody publishes \"" + std::string(name) + "\"");
+    if (since && SignalCount::now() != *since) throw SystemError(EINTR, "subscribe");
+    // Another may be about to publish it; there is no event to wait for.
+    const timespec pause{.tv_sec = 0, .tv_nsec = 2'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
 }
 
 Subscriber::Subscriber(std::unique_ptr<broadcast::SubscriberState> state) noexcept

@@ -168,7 +168,8 @@ class FullTable {
     EXPECT_TRUE(eventually([&] { return publisher.readers() == 0; }));
     visitor_.emplace([&] {
       ASSERT_TRUE(full_->wait());
-      EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon()); }), ECONNRESET);
+      const UniqueFd socket = connect_named(name, soon());
+      EXPECT_FALSE(receive_fd_message(socket.get(), soon()));
       answered_->happens();
     });
     const rlimit few{.rlim_cur = kRoom, .rlim_max = kRoom};
@@ -409,6 +410,38 @@ TEST(BroadcastReaders, DoNotWaitLongerForAnAnswerThanTheyWant) {
     reader.join();
     EXPECT_EQ(error, ETIMEDOUT);
   }
+}
+
+// The publisher closes or dies while they wait, in one of several ways; the next one lets them in.
+TEST(BroadcastReaders, WaitForTheNextPublisher) {
+  for (const bool says_so : {false, true}) {
+    const std::string name = unique_name();
+    std::optional<NamedListener> closes(name);
+    int error = -1;
+    std::thread reader([&] { error = error_of([&] { Subscriber::open(name, {}, soon()); }); });
+    {
+      const UniqueFd asked = closes->accept(soon());
+      closes.reset();
+      const broadcast::Welcome words{.error = ECONNREFUSED, .oldest = {}, .newest = {}};
+      if (says_so) send_fd_message(asked.get(), std::as_bytes(std::span(&words, 1)), {});
+    }
+    const Publisher next(name, {});
+    reader.join();
+    EXPECT_EQ(error, 0);
+  }
+}
+
+TEST(BroadcastReaders, AreRefusedWhereEveryPublisherHangsUp) {
+  const std::string name = unique_name();
+  std::optional<NamedListener> publisher(name);
+  std::thread hangs_up([&] {
+    try {
+      for (;;) (void)publisher->accept(Deadline::after(3s));
+    } catch (const SystemError&) {  // nobody comes any more
+    }
+  });
+  EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, Deadline::after(300ms)); }), ECONNREFUSED);
+  hangs_up.join();
 }
 
 // Nobody answers there, and a handler has run before this begins to wait.
