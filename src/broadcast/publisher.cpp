@@ -407,9 +407,7 @@ namespace {
 const Publisher::Options& checked(const Publisher::Options& options) {
   if (options.readers == 0 || options.readers > Publisher::kMostReaders)
     throw MisuseError("a publisher has 1 to 64 readers");
-  // The size of a message has 32 bits.
-  constexpr std::size_t kLargestCapacity = std::size_t{1} << 34;
-  if (options.capacity > kLargestCapacity)
+  if (options.capacity > kLargestRingCapacity)
     throw SystemError(ENOMEM, "a publisher of " + std::to_string(options.capacity) + " bytes");
   return options;
 }

@@ -16,8 +16,6 @@ namespace farcall::channel::mapped_ring {
 namespace {
 
 constexpr std::size_t kDefaultCapacity = std::size_t{256} * 1024;
-// A message ring has a quarter of it as its longest piece, whose size has 32 bits.
-constexpr std::size_t kLargestCapacity = std::size_t{1} << 34;
 
 class RingReader final : public Reader {
  public:
@@ -85,7 +83,7 @@ RingMemory attach_memory(Handle& handle) {
 
 std::size_t capacity(const Options& options) {
   if (options.buffer_bytes == 0) return kDefaultCapacity;
-  if (options.buffer_bytes > kLargestCapacity)
+  if (options.buffer_bytes > kLargestRingCapacity)
     throw SystemError(ENOMEM, "a ring of " + std::to_string(options.buffer_bytes) + " bytes");
   return ring_capacity(options.buffer_bytes);
 }

@@ -50,11 +50,15 @@ void get(std::byte* to, const std::byte* from, std::size_t size) noexcept {
 }
 #endif
 
+bool is_capacity(std::size_t bytes) noexcept {
+  return bytes >= page_size() && bytes <= kLargestRingCapacity && std::has_single_bit(bytes);
+}
+
 }  // namespace
 
 BroadcastMemory BroadcastMemory::create(std::size_t capacity) {
-  if (capacity < page_size() || !std::has_single_bit(capacity))
-    throw MisuseError("ring capacity must be a power of two of at least 4096 bytes");
+  if (!is_capacity(capacity))
+    throw MisuseError("ring capacity must be a power of two of 4096 bytes to 16 GiB");
   SharedMemory memory =
       SharedMemory::create(ring_bytes(capacity), "farcall-broadcast", Writers::creator);
   Mapping mapping = map_twice(memory.fd(), kRingControlBytes, capacity, Access::read_write);
@@ -71,7 +75,7 @@ BroadcastMemory BroadcastMemory::attach(UniqueFd&& fd, std::size_t most) {
   SharedMemory memory = SharedMemory::adopt(std::move(fd));
   // The file's real size decides; what the writer says is only compared with it.
   const std::size_t capacity = memory.size() - std::min(memory.size(), kRingControlBytes);
-  if (capacity < page_size() || !std::has_single_bit(capacity))
+  if (!is_capacity(capacity))
     throw SystemError(EPROTO, "attach a broadcast ring: the memory has no ring's size");
   // What is read where its file has a hole is memory in the reader's name.
   if (capacity > most)

@@ -69,7 +69,8 @@ struct BroadcastView {
 class BroadcastMemory {
  public:
   // The writer's: maps new memory, which nobody else can map to write afterwards. Throws
-  // SystemError; MisuseError unless capacity is a power of two and at least 4096.
+  // SystemError; MisuseError unless capacity is a power of two, at least 4096, and at most
+  // kLargestRingCapacity.
   static BroadcastMemory create(std::size_t capacity);
   // A reader's. Throws SystemError with EPROTO if it is something else, or has a capacity of more
   // than `most`; EPERM if it is not sealed.
