@@ -150,6 +150,16 @@ TEST_F(CPipeHostile, WhatIsNoMemory) {
   refuses(0, ::open("/dev/zero", O_RDWR | O_CLOEXEC));
   refuses(2, ::eventfd(0, EFD_CLOEXEC));
 }
+// Or such as cannot be mapped as an end maps it.
+TEST_F(CPipeHostile, MemoryThatCannotBeWritten) {
+  const Descriptors proper = duplicates_of(pipe_.other);
+  for (const std::size_t which : {std::size_t{0}, std::size_t{2}}) {
+    const std::string path = "/proc/self/fd/" + std::to_string(proper[which]);
+    refuses(which, ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    refuses(which, memory(4096 + 262'144, kSealed | F_SEAL_WRITE));
+  }
+  for (const int fd : proper) ::close(fd);
+}
 TEST_F(CPipeHostile, WhatIsNoSocketOfThisKind) {
   refuses(1, ::eventfd(0, EFD_CLOEXEC));
   refuses(3, ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
