@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -66,6 +68,7 @@ struct SubscriberState {
   Outcome read(std::span<std::byte> into, std::size_t& size, std::uint64_t& missed,
                Deadline deadline, SignalCount since);
   Outcome after_end() noexcept;
+  bool goes_on(std::uint64_t raised, Deadline deadline) noexcept;
   // Whether there is something to do at once.
   [[nodiscard]] bool ready() const noexcept { return lost != Outcome::ok || reader.ready(); }
 
@@ -75,7 +78,8 @@ struct SubscriberState {
   std::uint64_t told;
   const bool waited_for;
   const WaitMode wait;
-  int in_vain = 0;             // how often there was said to be something
+  int in_vain = 0;             // how often there was said to be something, and nothing moved
+  int overtaken = 0;           // how often the writer was quicker
   Outcome lost = Outcome::ok;  // dropped or broken, once a message has been missed that may not be
   DoorbellSocket lifeline;
   Waiter waiter;
@@ -89,13 +93,30 @@ Outcome SubscriberState::after_end() noexcept {
   return state == WaitState::kFinished ? Outcome::finished : Outcome::peer_gone;
 }
 
+// There was said to be something, of which nothing was left. False: that cannot be. A writer that
+// has raised the floor meanwhile was quicker; where it is so time and again this gives way to it.
+bool SubscriberState::goes_on(std::uint64_t raised, Deadline deadline) noexcept {
+  // Of a publisher that says so often that there is news, and there is none, nothing is true.
+  constexpr int kMost = 1000;
+  if (raised == reader.raised()) return ++in_vain < kMost;
+  in_vain = 0;
+  if (overtaken < kMost) {
+    ++overtaken;
+  } else if (!deadline.is_now()) {
+    const timespec a_moment{.tv_sec = 0, .tv_nsec = 200'000};
+    // Not nanosleep(2), which the C library makes a point of cancellation.
+    ::syscall(SYS_nanosleep, &a_moment, nullptr);
+  }
+  return true;
+}
+
 Outcome SubscriberState::read(std::span<std::byte> into, std::size_t& size, std::uint64_t& missed,
                               Deadline deadline, SignalCount since) {
-  // Of a publisher that says so often that there is news, and there is none, nothing is true.
-  constexpr int kMostInVain = 1000;
   missed = 0;
   if (lost != Outcome::ok) return lost;
-  for (std::uint64_t counted = 0; in_vain < kMostInVain; ++in_vain) {
+  std::uint64_t counted = 0;
+  for (bool again = false;; again = true) {
+    const std::uint64_t raised = reader.raised();
     const Outcome outcome = reader.take(into, size, missed);
     // Who is waited for misses nothing, unless it is waited for no longer.
     if (waited_for && missed != 0) [[unlikely]] {
@@ -109,11 +130,12 @@ Outcome SubscriberState::read(std::span<std::byte> into, std::size_t& size, std:
       tell_much();
     }
     if (outcome != Outcome::would_block) {
-      in_vain = 0;
+      in_vain = overtaken = 0;
       return outcome;
     }
-    // It has been told of news, of which nothing was left each time.
-    if (in_vain > 1) [[unlikely]] {
+    // It has been told of news, of which nothing was left.
+    if (again) [[unlikely]] {
+      if (!goes_on(raised, deadline)) return lost = Outcome::broken;
       if (!deadline.is_never() && monotonic_ns() >= deadline.at())
         return deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
       if (SignalCount::now() != since) return Outcome::interrupted;
@@ -123,11 +145,10 @@ Outcome SubscriberState::read(std::span<std::byte> into, std::size_t& size, std:
         control().reader, control().writer, deadline, [&] { return reader.ready(); }, since);
     if (waited == Outcome::peer_gone) return after_end();
     if (waited != Outcome::ok) {
-      in_vain = 0;
+      in_vain = overtaken = 0;
       return waited;
     }
   }
-  return lost = Outcome::broken;
 }
 
 namespace {
