@@ -19,6 +19,7 @@
 #include "farcall/error.hpp"
 #include "farcall/ring/memory.hpp"
 #include "farcall/socket.hpp"
+#include "memory/standard_streams.hpp"
 #include "process/ledger.hpp"
 #include "process/process.hpp"
 #include "process/reactor.hpp"
@@ -275,7 +276,7 @@ UniqueFd PublisherState::invite() {
   const process::NoFork guard;
   auto [mine, theirs] = socket_pair();
   admit(process::PrivateFd(std::move(mine)));
-  return std::move(theirs);
+  return beyond_standard_streams(std::move(theirs));
 }
 
 // Takes a copy of the list, if it has changed.

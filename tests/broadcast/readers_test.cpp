@@ -458,7 +458,9 @@ TEST(BroadcastReaders, HaveNothingInPlaceOfAStandardStream) {
   door::test::in_child([] {
     for (const int fd : {0, 1, 2}) ::close(fd);
     Publisher publisher(unique_name(), {});
-    Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
+    UniqueFd invitation = publisher.invite();
+    EXPECT_GT(invitation.get(), 2);
+    Subscriber subscriber = Subscriber::adopt(std::move(invitation), {});
     for (const int fd : {0, 1, 2}) EXPECT_EQ(::fcntl(fd, F_GETFD), -1) << fd;
     ASSERT_EQ(send(publisher, 0, 1), Outcome::ok);
     EXPECT_EQ(receive(subscriber, 1).wrong, 0U);
