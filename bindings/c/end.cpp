@@ -64,7 +64,13 @@ RingMemory attach(int fd, RingKind kind, Access data, std::size_t most) {
   const LentMemory memory(fd);
   if (memory.get().size() > ring_bytes(most))
     throw SystemError(EPROTO, "an end of a pipe: its memory is larger than permitted");
-  return RingMemory::attach(memory.get(), kind, data);
+  try {
+    return RingMemory::attach(memory.get(), kind, data);
+  } catch (const SystemError& error) {
+    // Open for reading alone, or sealed against writing.
+    if (error.code().value() != EACCES && error.code().value() != EPERM) throw;
+    throw SystemError(EPROTO, "an end of a pipe: its memory cannot be written");
+  }
 }
 
 // Refuses parts of several pipes, or of both ends. By value: the peer may be writing there.

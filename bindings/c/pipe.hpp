@@ -28,6 +28,7 @@
 #include "farcall/ring.hpp"
 #include "process/process.hpp"
 #include "process/process_mutex.hpp"
+#include "socket/doorbells.hpp"
 
 namespace farcall::c {
 
@@ -36,11 +37,11 @@ class Lifeline {
  public:
   explicit Lifeline(UniqueFd fd) noexcept : fd_(std::move(fd)), number_(fd_.get()) {}
   [[nodiscard]] int get() const noexcept { return number_; }
-  void keep() noexcept { kept_ = process::PrivateFd(std::move(fd_)); }
+  void keep() noexcept { kept_ = DoorbellSocket(process::PrivateFd(std::move(fd_))); }
 
  private:
   UniqueFd fd_;
-  process::PrivateFd kept_;
+  DoorbellSocket kept_;
   int number_;
 };
 
@@ -206,8 +207,8 @@ class PipeOf final : public Pipe {
 
   PipeOf(PipeParts& parts, WaitMode mode, std::size_t most)
       : Pipe(parts, most, kKind),
-        sender_(out(), Waiter(send_descriptor(), mode)),
-        receiver_(in(), Waiter(receive_descriptor(), mode)) {}
+        sender_(out(), Waiter(send_descriptor(), mode, kDoorbells)),
+        receiver_(in(), Waiter(receive_descriptor(), mode, kDoorbells)) {}
   ~PipeOf() override {
     if (!is_its_last()) return;
     sender_.finish();

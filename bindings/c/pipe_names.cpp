@@ -8,7 +8,8 @@
 // Of a pipe of bytes that is "farcall bytes 1". Who asks for the other kind is told of this one,
 // without descriptors. Names are shared with other things that are served by name, and one that
 // asks for something else is turned away. Who comes too late finds the connection closed, and tries
-// again: the name may be served once more.
+// again: the name may be served once more. So does who has asked too late, and is told that. Who
+// never asks, as he expects something else of the name, learns by that that it is a pipe's.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -33,6 +34,7 @@ namespace {
 constexpr std::string_view greeting_of(RingKind kind) noexcept {
   return kind == RingKind::bytes ? "farcall bytes 1" : "farcall pipe 1";
 }
+constexpr std::string_view kTooLate = "farcall pipe too late";
 constexpr RingKind other_than(RingKind kind) noexcept {
   return kind == RingKind::bytes ? RingKind::messages : RingKind::bytes;
 }
@@ -47,10 +49,13 @@ FdMessage greeting(RingKind kind) {
   return message;
 }
 
-bool is_greeting(const FdMessage& message, RingKind kind) noexcept {
-  const std::string_view expected = greeting_of(kind);
+bool says(const FdMessage& message, std::string_view expected) noexcept {
   return message.bytes.size() == expected.size() &&
          std::memcmp(message.bytes.data(), expected.data(), expected.size()) == 0;
+}
+
+bool is_greeting(const FdMessage& message, RingKind kind) noexcept {
+  return says(message, greeting_of(kind));
 }
 
 // What one client does wrong, or is too slow for, is not the end of it.
@@ -76,6 +81,13 @@ ServedPipe make_served_pipe(const PipeOptions& chosen) {
   return pipe;
 }
 
+void tell_too_late(int client) {
+  try {
+    send_fd_message(client, std::as_bytes(std::span(kTooLate)), {}, Deadline::now());
+  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it has gone
+  }
+}
+
 void serve(const PrivateListener& listener, const Offer& offer, RingKind kind, Deadline deadline,
            SignalCount since) {
   std::array<int, PipeParts::kCount> descriptors{};
@@ -92,15 +104,18 @@ void serve(const PrivateListener& listener, const Offer& offer, RingKind kind, D
       return;
     } catch (const SystemError& error) {
       if (!is_of_client(error.code().value())) throw;
+      if (error.code().value() == ETIMEDOUT) tell_too_late(client.get());
     }
   }
 }
 
-// std::nullopt where the name has been served to somebody else.
+// std::nullopt where the name has been served to somebody else, or this was too late.
 std::optional<FdMessage> ask(int server, RingKind kind, Deadline deadline, SignalCount since) {
   try {
     send_fd_message(server, greeting(kind));
-    return receive_fd_message(server, deadline, since);
+    auto answer = receive_fd_message(server, deadline, since);
+    if (answer && answer->descriptors.empty() && says(*answer, kTooLate)) return std::nullopt;
+    return answer;
   } catch (const SystemError& error) {
     if (error.code().value() != EPIPE && error.code().value() != ECONNRESET) throw;
     return std::nullopt;

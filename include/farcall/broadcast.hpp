@@ -97,7 +97,8 @@ class Subscriber {
   };
 
   // The publisher's process answers, which takes it a moment: hardly ever is that there by
-  // Deadline::now(). Throws SystemError: ECONNREFUSED if nobody publishes it by the deadline,
+  // Deadline::now(). A publisher that closes or dies meanwhile, or has no descriptor left to let
+  // this in, is none. Throws SystemError: ECONNREFUSED if nobody publishes it by the deadline,
   // ETIMEDOUT if somebody does and has not answered (it may be stopped), EPERM if another user
   // does, EUSERS if there are too many readers, EPROTO for what is no publisher, EINTR where a
   // signal has been caught after `since`.

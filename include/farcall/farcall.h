@@ -200,9 +200,10 @@ int farcall_publisher_poll_begin(farcall_publisher* publisher);
 void farcall_publisher_poll_end(farcall_publisher* publisher);
 
 /* The publisher's process answers, which takes it a moment: with a timeout of 0 expect -EAGAIN.
- * -ECONNREFUSED where nobody publishes it in time, -ETIMEDOUT where who does has not answered (it
- * may be stopped), -EUSERS where there are too many readers, -EPERM, -EPROTO where it has more
- * memory than `most`. */
+ * -ECONNREFUSED where nobody publishes it in time, also where who did has gone or has no descriptor
+ * left, -ETIMEDOUT where who does has not answered (it may be stopped), -EUSERS where there are too
+ * many readers, -EPERM, -EPROTO where it has more memory than `most`, or is no publisher (of a pipe
+ * that is told after a second). */
 int farcall_subscriber_open(const char* name, const struct farcall_subscriber_options* options,
                             int64_t timeout, farcall_subscriber** subscriber);
 /* From farcall_publisher_invite(); the descriptor is the subscriber's (where it fails, the

@@ -4,6 +4,7 @@
 // that counts changes under one: readers come and go on other threads (the reactor's, or of who
 // invites them). Whenever it has changed the writer takes a copy before it goes on. What may be
 // written over is decided under the lock, too, so that nobody begins where it was just given up.
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -18,10 +19,12 @@
 #include "farcall/error.hpp"
 #include "farcall/ring/memory.hpp"
 #include "farcall/socket.hpp"
+#include "memory/standard_streams.hpp"
 #include "process/ledger.hpp"
 #include "process/process.hpp"
 #include "process/reactor.hpp"
 #include "socket/acceptor.hpp"
+#include "socket/doorbells.hpp"
 
 namespace farcall {
 namespace broadcast {
@@ -33,7 +36,7 @@ struct Reader {
       : lifeline(std::move(socket)),
         page(SharedMemory::create(page_size(), "farcall-reader")),
         mapping(page.map()),
-        waiter(lifeline.get(), mode) {}
+        waiter(lifeline.get(), mode, kDoorbells) {}
 
   [[nodiscard]] RingControl& control() const noexcept {
     return *reinterpret_cast<RingControl*>(mapping.data());
@@ -58,7 +61,7 @@ struct Reader {
     ::shutdown(lifeline.get(), SHUT_WR);
   }
 
-  process::PrivateFd lifeline;
+  DoorbellSocket lifeline;
   SharedMemory page;
   Mapping mapping;
   Waiter waiter;          // the writer's
@@ -113,6 +116,7 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   class Death;
   // Lets the holder of the other end read. Throws SystemError.
   void admit(process::PrivateFd lifeline);
+  std::vector<ReaderPointer> take_dead();
   void welcome(int socket, const Welcome& words, const Reader* reader) const;
   void remove(const ReaderPointer& reader) noexcept;
   void look_at_readers();
@@ -213,8 +217,10 @@ void PublisherState::admit(process::PrivateFd lifeline) {
   auto reader = std::make_shared<Reader>(options_.wait, std::move(lifeline));
   Welcome words;
   words.waited_for = options_.slow == SlowReader::overwrite ? 0 : 1;
+  std::vector<ReaderPointer> dead;  // destroyed without the lock
   {
     const std::lock_guard guard(lock_);
+    if (readers_.size() >= options_.readers) dead = take_dead();
     if (closed_ || readers_.size() >= options_.readers) {
       words.error = closed_ ? ECONNREFUSED : EUSERS;
       welcome(socket, words, nullptr);
@@ -246,6 +252,21 @@ void PublisherState::admit(process::PrivateFd lifeline) {
   }
 }
 
+// Removes those who have gone, of which the reactor may not have told yet. With the lock held.
+std::vector<ReaderPointer> PublisherState::take_dead() {
+  std::vector<pollfd> lifelines;
+  for (const ReaderPointer& reader : readers_)
+    lifelines.push_back({.fd = reader->lifeline.get(), .events = POLLRDHUP, .revents = 0});
+  std::vector<ReaderPointer> dead;
+  if (::poll(lifelines.data(), lifelines.size(), 0) <= 0) return dead;
+  std::vector<ReaderPointer> living;
+  for (std::size_t i = 0; i < readers_.size(); ++i)
+    (lifelines[i].revents == 0 ? living : dead).push_back(readers_[i]);
+  readers_ = std::move(living);
+  changes_.fetch_add(1, std::memory_order_relaxed);
+  return dead;
+}
+
 void PublisherState::remove(const ReaderPointer& reader) noexcept {
   const std::lock_guard guard(lock_);
   if (std::erase(readers_, reader) != 0) changes_.fetch_add(1, std::memory_order_relaxed);
@@ -255,7 +276,7 @@ UniqueFd PublisherState::invite() {
   const process::NoFork guard;
   auto [mine, theirs] = socket_pair();
   admit(process::PrivateFd(std::move(mine)));
-  return std::move(theirs);
+  return beyond_standard_streams(std::move(theirs));
 }
 
 // Takes a copy of the list, if it has changed.
@@ -387,9 +408,7 @@ namespace {
 const Publisher::Options& checked(const Publisher::Options& options) {
   if (options.readers == 0 || options.readers > Publisher::kMostReaders)
     throw MisuseError("a publisher has 1 to 64 readers");
-  // The size of a message has 32 bits.
-  constexpr std::size_t kLargestCapacity = std::size_t{1} << 34;
-  if (options.capacity > kLargestCapacity)
+  if (options.capacity > kLargestRingCapacity)
     throw SystemError(ENOMEM, "a publisher of " + std::to_string(options.capacity) + " bytes");
   return options;
 }

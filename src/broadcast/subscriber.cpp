@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -11,7 +14,10 @@
 #include "farcall/error.hpp"
 #include "farcall/ring/memory.hpp"
 #include "farcall/socket.hpp"
+#include "memory/standard_streams.hpp"
 #include "process/process.hpp"
+#include "socket/doorbells.hpp"
+#include "socket/listener.hpp"
 
 namespace farcall {
 namespace broadcast {
@@ -41,8 +47,8 @@ struct SubscriberState {
     waiter.wake(control().reader, control().writer);
   }
   void adopt(process::PrivateFd socket, std::string_view name = {}) noexcept {
-    lifeline = std::move(socket);
-    waiter = Waiter(lifeline.get(), wait);
+    lifeline = DoorbellSocket(std::move(socket));
+    waiter = Waiter(lifeline.get(), wait, kDoorbells);
     waiter.expect_company();
     observe::Description end{.kind = observe::Kind::broadcast, .role = observe::Role::reader};
     end.session = observe::inode_of(memory.fd());
@@ -62,6 +68,7 @@ struct SubscriberState {
   Outcome read(std::span<std::byte> into, std::size_t& size, std::uint64_t& missed,
                Deadline deadline, SignalCount since);
   Outcome after_end() noexcept;
+  bool goes_on(std::uint64_t raised, Deadline deadline) noexcept;
   // Whether there is something to do at once.
   [[nodiscard]] bool ready() const noexcept { return lost != Outcome::ok || reader.ready(); }
 
@@ -71,9 +78,10 @@ struct SubscriberState {
   std::uint64_t told;
   const bool waited_for;
   const WaitMode wait;
-  int in_vain = 0;             // how often there was said to be something
+  int in_vain = 0;             // how often there was said to be something, and nothing moved
+  int overtaken = 0;           // how often the writer was quicker
   Outcome lost = Outcome::ok;  // dropped or broken, once a message has been missed that may not be
-  process::PrivateFd lifeline;
+  DoorbellSocket lifeline;
   Waiter waiter;
   observe::Entry entry;
 };
@@ -85,13 +93,30 @@ Outcome SubscriberState::after_end() noexcept {
   return state == WaitState::kFinished ? Outcome::finished : Outcome::peer_gone;
 }
 
+// There was said to be something, of which nothing was left. False: that cannot be. A writer that
+// has raised the floor meanwhile was quicker; where it is so time and again this gives way to it.
+bool SubscriberState::goes_on(std::uint64_t raised, Deadline deadline) noexcept {
+  // Of a publisher that says so often that there is news, and there is none, nothing is true.
+  constexpr int kMost = 1000;
+  if (raised == reader.raised()) return ++in_vain < kMost;
+  in_vain = 0;
+  if (overtaken < kMost) {
+    ++overtaken;
+  } else if (!deadline.is_now()) {
+    const timespec a_moment{.tv_sec = 0, .tv_nsec = 200'000};
+    // Not nanosleep(2), which the C library makes a point of cancellation.
+    ::syscall(SYS_nanosleep, &a_moment, nullptr);
+  }
+  return true;
+}
+
 Outcome SubscriberState::read(std::span<std::byte> into, std::size_t& size, std::uint64_t& missed,
                               Deadline deadline, SignalCount since) {
-  // Of a publisher that says so often that there is news, and there is none, nothing is true.
-  constexpr int kMostInVain = 1000;
   missed = 0;
   if (lost != Outcome::ok) return lost;
-  for (std::uint64_t counted = 0; in_vain < kMostInVain; ++in_vain) {
+  std::uint64_t counted = 0;
+  for (bool again = false;; again = true) {
+    const std::uint64_t raised = reader.raised();
     const Outcome outcome = reader.take(into, size, missed);
     // Who is waited for misses nothing, unless it is waited for no longer.
     if (waited_for && missed != 0) [[unlikely]] {
@@ -105,11 +130,12 @@ Outcome SubscriberState::read(std::span<std::byte> into, std::size_t& size, std:
       tell_much();
     }
     if (outcome != Outcome::would_block) {
-      in_vain = 0;
+      in_vain = overtaken = 0;
       return outcome;
     }
-    // It has been told of news, of which nothing was left each time.
-    if (in_vain > 1) [[unlikely]] {
+    // It has been told of news, of which nothing was left.
+    if (again) [[unlikely]] {
+      if (!goes_on(raised, deadline)) return lost = Outcome::broken;
       if (!deadline.is_never() && monotonic_ns() >= deadline.at())
         return deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
       if (SignalCount::now() != since) return Outcome::interrupted;
@@ -119,11 +145,10 @@ Outcome SubscriberState::read(std::span<std::byte> into, std::size_t& size, std:
         control().reader, control().writer, deadline, [&] { return reader.ready(); }, since);
     if (waited == Outcome::peer_gone) return after_end();
     if (waited != Outcome::ok) {
-      in_vain = 0;
+      in_vain = overtaken = 0;
       return waited;
     }
   }
-  return lost = Outcome::broken;
 }
 
 namespace {
@@ -168,6 +193,7 @@ std::unique_ptr<SubscriberState> make_state(int socket, const Subscriber::Option
                                             std::optional<SignalCount> since = std::nullopt) {
   ReceivedFds descriptors;
   const Welcome words = receive_welcome(socket, deadline, since, descriptors);
+  descriptors[0] = beyond_standard_streams(std::move(descriptors[0]));
   BroadcastMemory memory = BroadcastMemory::attach(std::move(descriptors[0]), options.most);
   const SharedMemory shared = SharedMemory::adopt(std::move(descriptors[1]));
   if (shared.size() != page_size()) throw SystemError(EPROTO, "subscribe: not a page");
@@ -175,6 +201,11 @@ std::unique_ptr<SubscriberState> make_state(int socket, const Subscriber::Option
   const BroadcastPlace start = begin(page, words, options.start);
   return std::make_unique<SubscriberState>(std::move(memory), std::move(page), start,
                                            words.waited_for != 0, options.wait);
+}
+
+// A publisher that closes, dies, or has no descriptor left is none; another may come.
+bool is_of_one_that_goes(int error) noexcept {
+  return error == ECONNRESET || error == EPIPE || error == ECONNREFUSED;
 }
 
 }  // namespace
@@ -198,11 +229,25 @@ Subscriber Subscriber::adopt(UniqueFd&& invitation, const Options& options) {
 
 Subscriber Subscriber::open(std::string_view name, const Options& options, Deadline deadline,
                             std::optional<SignalCount> since) {
-  UniqueFd socket = connect_named(name, deadline, since);
-  auto state = broadcast::make_state(socket.get(), options, deadline, since);
-  state->adopt(process::PrivateFd(std::move(socket)), name);
-  state->tell();
-  return Subscriber(std::move(state));
+  for (bool hung_up = false;;) {
+    process::PrivateFd socket = connect_privately(name, deadline, since);
+    try {
+      auto state = broadcast::make_state(socket.get(), options, deadline, since);
+      state->adopt(std::move(socket), name);
+      state->tell();
+      return Subscriber(std::move(state));
+    } catch (const SystemError& error) {
+      const bool is_late = error.code().value() == ETIMEDOUT && hung_up;
+      if (!is_late && !broadcast::is_of_one_that_goes(error.code().value())) throw;
+      hung_up = true;
+    }
+    if (monotonic_ns() >= deadline.at())
+      throw SystemError(ECONNREFUSED, "nobody publishes \"" + std::string(name) + "\"");
+    if (since && SignalCount::now() != *since) throw SystemError(EINTR, "subscribe");
+    // Another may be about to publish it; there is no event to wait for.
+    const timespec pause{.tv_sec = 0, .tv_nsec = 2'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
 }
 
 Subscriber::Subscriber(std::unique_ptr<broadcast::SubscriberState> state) noexcept

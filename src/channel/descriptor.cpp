@@ -17,7 +17,7 @@ std::vector<UniqueFd> take_descriptors(Handle& handle, std::size_t count) {
   if (descriptors.size() != count)
     throw SystemError(EPROTO, "open an end: " + std::to_string(descriptors.size()) +
                                   " descriptors instead of " + std::to_string(count));
-  for (UniqueFd& fd : descriptors) fd = process::beyond_standard_streams(std::move(fd));
+  for (UniqueFd& fd : descriptors) fd = beyond_standard_streams(std::move(fd));
   return descriptors;
 }
 

@@ -10,7 +10,7 @@
 
 #include "channel/sigpipe.hpp"
 #include "farcall/channel/mechanism.hpp"
-#include "process/process.hpp"
+#include "memory/standard_streams.hpp"
 
 namespace farcall::channel {
 
@@ -27,7 +27,7 @@ auto uninterrupted(Call call) {
 template <class... Fds>
 Handle handle_of(Fds... fds) {
   Handle handle;
-  (handle.message.descriptors.push_back(process::beyond_standard_streams(std::move(fds))), ...);
+  (handle.message.descriptors.push_back(beyond_standard_streams(std::move(fds))), ...);
   return handle;
 }
 // Takes the descriptors out of a handle, which may have come from another process, and then be the

@@ -12,14 +12,12 @@
 #include "channel/descriptor.hpp"
 #include "farcall/error.hpp"
 #include "memory/allocate_file.hpp"
-#include "process/process.hpp"
+#include "memory/standard_streams.hpp"
 
 namespace farcall::channel::mapped_ring {
 namespace {
 
 constexpr std::size_t kDefaultCapacity = std::size_t{256} * 1024;
-// A message ring has a quarter of it as its longest piece, whose size has 32 bits.
-constexpr std::size_t kLargestCapacity = std::size_t{1} << 34;
 
 class RingReader final : public EndReader<ByteReader> {
  public:
@@ -79,7 +77,7 @@ RingMemory attach_memory(Handle& handle) {
 
 std::size_t capacity(const Options& options) {
   if (options.buffer_bytes == 0) return kDefaultCapacity;
-  if (options.buffer_bytes > kLargestCapacity)
+  if (options.buffer_bytes > kLargestRingCapacity)
     throw SystemError(ENOMEM, "a ring of " + std::to_string(options.buffer_bytes) + " bytes");
   return ring_capacity(options.buffer_bytes);
 }
@@ -92,7 +90,7 @@ Handles create_lifeline() {
 UniqueFd take_descriptor(Handle& handle, std::size_t n) {
   if (n >= handle.message.descriptors.size())
     throw SystemError(EPROTO, "open a channel: a descriptor is missing");
-  return process::beyond_standard_streams(std::move(handle.message.descriptors[n]));
+  return beyond_standard_streams(std::move(handle.message.descriptors[n]));
 }
 
 void throw_for_reader(Outcome outcome) {
@@ -125,7 +123,7 @@ Handles create_in_file(UniqueFd file, const Options& options) {
   RingMemory::format(file.get(), ring, RingKind::bytes);
   Handles handles = create_lifeline();
   handles.reader.message.descriptors.push_back(file.duplicate());
-  handles.writer.message.descriptors.push_back(process::beyond_standard_streams(std::move(file)));
+  handles.writer.message.descriptors.push_back(beyond_standard_streams(std::move(file)));
   return handles;
 }
 

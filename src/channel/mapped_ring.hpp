@@ -15,6 +15,7 @@
 #include "farcall/channel/mechanism.hpp"
 #include "farcall/observe.hpp"
 #include "farcall/ring.hpp"
+#include "socket/doorbells.hpp"
 
 namespace farcall::channel::mapped_ring {
 
@@ -36,7 +37,7 @@ class End {
       : memory_(std::move(memory)),
         lifeline_(std::move(lifeline)),
         entry_(description(role, memory_)),
-        ring(memory_.view(), Waiter(lifeline_.get(), mode)) {
+        ring(memory_.view(), Waiter(lifeline_.get(), mode, kDoorbells)) {
     ring.observe(role == observe::Role::reader ? entry_.received() : entry_.sent());
   }
   // False in a forked child that has inherited the object.

@@ -13,7 +13,7 @@
 #include "farcall/channel/ring.hpp"
 #include "farcall/error.hpp"
 #include "memory/load_once.hpp"
-#include "process/process.hpp"
+#include "memory/standard_streams.hpp"
 
 namespace farcall::channel {
 namespace {
@@ -141,7 +141,7 @@ Handles Ring::create(const Options& options) {
   Handles handles = mapped_ring::create_lifeline();
   UniqueFd file = std::move(memory).release();
   handles.reader.message.descriptors.push_back(file.duplicate());
-  handles.writer.message.descriptors.push_back(process::beyond_standard_streams(std::move(file)));
+  handles.writer.message.descriptors.push_back(beyond_standard_streams(std::move(file)));
   return handles;
 }
 

@@ -20,6 +20,7 @@
 
 #include "farcall/error.hpp"
 #include "memory/allocate_file.hpp"
+#include "memory/standard_streams.hpp"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
@@ -168,6 +169,7 @@ SharedMemory SharedMemory::create(std::size_t size, const char* name, Writers wr
   // Kernels before 6.3 do not know MFD_NOEXEC_SEAL.
   if (!fd && errno == EINVAL) fd = UniqueFd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw_errno("memfd_create");
+  fd = beyond_standard_streams(std::move(fd));
   if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) {
     if (errno == EFBIG)
       throw SystemError(EFBIG, "shared memory of " + std::to_string(size) +

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "farcall/observe.hpp"
+#include "memory/standard_streams.hpp"
 #include "process/private_mapping.hpp"
 #include "wait/counts_handler.hpp"
 
@@ -251,14 +252,6 @@ namespace {
 [[maybe_unused]] const std::uint64_t kFirstGeneration = generation();
 
 }  // namespace
-
-UniqueFd beyond_standard_streams(UniqueFd fd) noexcept {
-  constexpr int kFirst = STDERR_FILENO + 1;
-  if (!fd || fd.get() >= kFirst) [[likely]]
-    return fd;
-  UniqueFd higher(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirst));
-  return higher ? std::move(higher) : std::move(fd);
-}
 
 pid_t fork_in_fork(pid_t (*bare)()) noexcept {
   before();

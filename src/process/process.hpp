@@ -60,10 +60,6 @@ class NoFork {
 // pthread_atfork(3) has been given only what the library needs itself is run. `bare`: _Fork(3).
 pid_t fork_in_fork(pid_t (*bare)()) noexcept;
 
-// The same file under a number above those of the standard streams, for what is kept: programs that
-// have closed these write to them all the same. Where there is no such number it stays as it is.
-UniqueFd beyond_standard_streams(UniqueFd fd) noexcept;
-
 // A descriptor of this process alone: closed in forked children at once, and left alone by
 // destructors that run there; also where the program has closed it and has the number for a file of
 // its own, as far as that has another inode.

@@ -50,11 +50,15 @@ void get(std::byte* to, const std::byte* from, std::size_t size) noexcept {
 }
 #endif
 
+bool is_capacity(std::size_t bytes) noexcept {
+  return bytes >= page_size() && bytes <= kLargestRingCapacity && std::has_single_bit(bytes);
+}
+
 }  // namespace
 
 BroadcastMemory BroadcastMemory::create(std::size_t capacity) {
-  if (capacity < page_size() || !std::has_single_bit(capacity))
-    throw MisuseError("ring capacity must be a power of two of at least 4096 bytes");
+  if (!is_capacity(capacity))
+    throw MisuseError("ring capacity must be a power of two of 4096 bytes to 16 GiB");
   SharedMemory memory =
       SharedMemory::create(ring_bytes(capacity), "farcall-broadcast", Writers::creator);
   Mapping mapping = map_twice(memory.fd(), kRingControlBytes, capacity, Access::read_write);
@@ -71,7 +75,7 @@ BroadcastMemory BroadcastMemory::attach(UniqueFd&& fd, std::size_t most) {
   SharedMemory memory = SharedMemory::adopt(std::move(fd));
   // The file's real size decides; what the writer says is only compared with it.
   const std::size_t capacity = memory.size() - std::min(memory.size(), kRingControlBytes);
-  if (capacity < page_size() || !std::has_single_bit(capacity))
+  if (!is_capacity(capacity))
     throw SystemError(EPROTO, "attach a broadcast ring: the memory has no ring's size");
   // What is read where its file has a hole is memory in the reader's name.
   if (capacity > most)
@@ -129,30 +133,45 @@ bool BroadcastReader::is_next(std::uint64_t header) const noexcept {
   return header >> 32 == header_of(next_.number, 0) >> 32;
 }
 
-// Reads the last floor that has been published. False: the writer was quicker.
+// What no writer writes, however quick: each time that a floor is raised it leaves a message behind
+// at least, and each message a line.
+bool BroadcastReader::may_follow(BroadcastPlace floor, std::uint64_t count) const noexcept {
+  if (floor.position < floor_.position || floor.number < floor_.number) return false;
+  const std::uint64_t messages = floor.number - floor_.number;
+  return messages >= count - floors_seen_ && (floor.position - floor_.position) / kLine >= messages;
+}
+
+// Reads the last floor that has been published. False: the writer was quicker, or makes no sense.
 bool BroadcastReader::read_floor() noexcept {
   const std::atomic<std::uint64_t>& raised = ring_.control->raised;
   // acquire: pairs with the release in raise_floor().
   const std::uint64_t count = raised.load(std::memory_order_acquire);
+  if (count < raised_) broken_ = true;
+  if (broken_) return false;
+  raised_ = count;
   if (count == floors_seen_) return true;
   const BroadcastControl::Floor& floor = ring_.control->floors[count % BroadcastControl::kFloors];
   const BroadcastPlace found{.position = floor.position.load(std::memory_order_relaxed),
                              .number = floor.number.load(std::memory_order_relaxed)};
   std::atomic_thread_fence(std::memory_order_acquire);  // before the look at the count
   if (raised.load(std::memory_order_relaxed) - count >= BroadcastControl::kFloors - 1) return false;
+  if (!may_follow(found, count)) {
+    broken_ = true;
+    return false;
+  }
   floors_seen_ = count;
   floor_ = found;
   return true;
 }
 
-// Whether the next message has been written over, or may be by now; then the next is another.
+// Whether the next message has been written over, or may be by now; then the next is another, if
+// the writer has not been too quick for that as well.
 bool BroadcastReader::overtaken(std::uint64_t& missed) noexcept {
-  constexpr int kMostTries =
-      1000;  // of a writer that is quicker than this so often nothing is true
-  int tries = 0;
-  while (!read_floor() && tries < kMostTries) ++tries;
-  if (tries < kMostTries && floor_.position <= next_.position) return false;
-  if (tries == kMostTries || floor_.position % kLine != 0 || floor_.number < next_.number) {
+  constexpr int kMostTries = 100;
+  for (int tries = 0; !read_floor(); ++tries)
+    if (broken_ || tries == kMostTries) return true;
+  if (floor_.position <= next_.position) return false;
+  if (floor_.position % kLine != 0 || floor_.number < next_.number) {
     broken_ = true;
     return true;
   }

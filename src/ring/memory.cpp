@@ -13,9 +13,13 @@ namespace {
 
 constexpr std::size_t kSmallestCapacity = 4096;
 
+bool is_capacity(std::size_t bytes) noexcept {
+  return bytes >= kSmallestCapacity && bytes <= kLargestRingCapacity && std::has_single_bit(bytes);
+}
+
 void check_capacity(std::size_t capacity) {
-  if (capacity < kSmallestCapacity || !std::has_single_bit(capacity))
-    throw MisuseError("ring capacity must be a power of two of at least 4096 bytes");
+  if (!is_capacity(capacity))
+    throw MisuseError("ring capacity must be a power of two of 4096 bytes to 16 GiB");
 }
 
 void stamp(RingControl& control, std::size_t capacity, RingKind kind) {
@@ -55,7 +59,7 @@ RingMemory RingMemory::format(Mapping plain, std::size_t capacity, RingKind kind
 RingMemory RingMemory::attach(int fd, std::size_t file_bytes, RingKind kind, Access data) {
   // The file's real size decides; what the peer has written is only compared with it.
   const std::size_t capacity = file_bytes - std::min(file_bytes, kRingControlBytes);
-  if (capacity < kSmallestCapacity || !std::has_single_bit(capacity))
+  if (!is_capacity(capacity))
     throw SystemError(EPROTO, "attach a ring: the memory has no ring's size");
   RingMemory memory(map_twice(fd, kRingControlBytes, capacity, data), capacity);
   const RingControl& control = *memory.view_.control;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Those who listen at a name: one of this process alone, and who it is, for those who cannot get
-// through to it.
+// Names, for one process alone: its listener, and its connection to one; and who listens, for those
+// who cannot get through.
 #pragma once
 
 #include <sys/types.h>
@@ -25,6 +25,11 @@ class PrivateListener {
  private:
   process::PrivateFd fd_;
 };
+
+// As connect_named(), but no child has the socket, from its first instant on: who listens is told
+// when this process goes.
+process::PrivateFd connect_privately(std::string_view name, Deadline deadline,
+                                     std::optional<SignalCount> since = std::nullopt);
 
 // The user whose socket of that type (SOCK_STREAM, SOCK_SEQPACKET) listens at an abstract name, as
 // the kernel says (sock_diag). Nothing where there is none, or the kernel does not tell.

@@ -152,10 +152,15 @@ void connect_until(int socket, const AbstractAddress& address, Deadline deadline
   if (since || !deadline.is_never()) set_timeout({});
 }
 
-UniqueFd connect_named(std::string_view name, Deadline deadline, std::optional<SignalCount> since) {
+namespace {
+
+// `make_socket`: returns one to connect, a UniqueFd or a PrivateFd.
+template <class MakeSocket>
+auto connect_with(MakeSocket make_socket, std::string_view name, Deadline deadline,
+                  std::optional<SignalCount> since) {
   const AbstractAddress address = address_of_channel(name);
   for (;;) {
-    UniqueFd fd = stream_socket();
+    auto fd = make_socket();
     try {
       connect_until(fd.get(), address, deadline, since);
       const uid_t who = peer_credentials(fd.get()).uid;
@@ -174,6 +179,21 @@ UniqueFd connect_named(std::string_view name, Deadline deadline, std::optional<S
     const timespec pause{.tv_sec = 0, .tv_nsec = 2'000'000};
     ::nanosleep(&pause, nullptr);
   }
+}
+
+}  // namespace
+
+UniqueFd connect_named(std::string_view name, Deadline deadline, std::optional<SignalCount> since) {
+  return connect_with(stream_socket, name, deadline, since);
+}
+
+process::PrivateFd connect_privately(std::string_view name, Deadline deadline,
+                                     std::optional<SignalCount> since) {
+  const auto private_socket = [] {
+    const process::NoFork guard;
+    return process::PrivateFd(stream_socket());
+  };
+  return connect_with(private_socket, name, deadline, since);
 }
 
 }  // namespace farcall

@@ -159,6 +159,33 @@ TEST(Broadcast, WhoIsAlwaysTooSlowForTheOldestMessageGetsALaterOne) {
     for (int k = 0; k < 20; ++k) write();
   }
 }
+
+// Whatever it copies, the writer goes round the ring meanwhile; in the end it does not.
+TEST(Broadcast, WhoIsTooSlowForALongTimeGoesOnAfterwards) {
+  Publisher publisher({.capacity = 1 << 16, .slow = SlowReader::overwrite});
+  Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
+  std::vector<std::byte> message(3 * 4096 + 2000);
+  std::uint64_t written = 0;
+  const auto write = [&] {
+    std::memcpy(message.data(), &written, sizeof written);
+    EXPECT_EQ(publisher.write(message, Deadline::now()), Outcome::ok);
+    ++written;
+  };
+  write();
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  int copies = 0;
+  Noticed into([&] {
+    for (int i = 0; i < 5 && copies < 30'000; ++i) write();
+    ++copies;
+  });
+  EXPECT_EQ(subscriber.read(into.bytes(), size, missed, soon()), Outcome::ok);
+  into.permit_all();
+  EXPECT_GT(copies, 30'000);
+  std::uint64_t number = 0;
+  std::memcpy(&number, into.bytes().data(), sizeof number);
+  EXPECT_EQ(number, missed);
+}
 #endif
 
 TEST(Broadcast, AReaderThatIsTooSlowIsDroppedAndTheOthersAreNot) {

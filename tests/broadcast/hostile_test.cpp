@@ -14,6 +14,7 @@
 #include "broadcast/pattern.hpp"
 #include "broadcast/welcome.hpp"
 #include "door/child.hpp"
+#include "door/lingering.hpp"
 #include "door/usage.hpp"
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
@@ -29,6 +30,41 @@ using test::soon;
 
 std::int64_t duration_ns() {
   return door::test::setting("FARCALL_HOSTILE_SECONDS", 4) * std::int64_t{500'000'000};
+}
+
+// What its last close takes, in seconds, and who does not wait for that is done long before.
+constexpr int kLingering = 20;
+constexpr std::int64_t kLong = 10'000'000'000;
+
+void leave_what_lingers(int lifeline) {
+  const UniqueFd slow = door::test::lingering(kLingering);
+  send_fd_message(lifeline, {}, std::array{slow.get()});
+}
+
+TEST(BroadcastHostile, WhatAReaderLeavesBehindHoldsUpNoWriter) {
+  Publisher publisher({.capacity = 1 << 13, .slow = SlowReader::overwrite});
+  UniqueFd given = publisher.invite();
+  ASSERT_EQ(send(publisher, 0, 1), Outcome::ok);
+  leave_what_lingers(given.get());
+  given.reset();
+  ASSERT_TRUE(door::test::eventually([&] { return publisher.readers() == 0; }));
+  const std::int64_t before = monotonic_ns();
+  EXPECT_EQ(send(publisher, 1, 2), Outcome::ok);
+  EXPECT_LT(monotonic_ns() - before, kLong);
+}
+
+// The thread that lets readers in is the same for all publishers of a process.
+TEST(BroadcastHostile, WhatAReaderLeavesBehindHoldsUpNoOtherPublisher) {
+  const std::string name = test::unique_name();
+  const Publisher other(name, {});
+  Publisher publisher({});
+  UniqueFd given = publisher.invite();
+  leave_what_lingers(given.get());
+  given.reset();
+  ASSERT_TRUE(door::test::eventually([&] { return publisher.readers() == 0; }));
+  const std::int64_t before = monotonic_ns();
+  const Subscriber subscriber = Subscriber::open(name, {}, soon());
+  EXPECT_LT(monotonic_ns() - before, kLong);
 }
 
 // Takes an invitation by hand, and returns the page that it shares with the writer.
@@ -211,16 +247,72 @@ TEST(BroadcastHostile, AReaderThatIsWaitedForMissesNothing) {
   }
 }
 
-void promise_news_for_ever(std::pair<UniqueFd, UniqueFd>& ends) {
+// `goes_on`: as if messages were written and given up, though there is none; else nothing moves.
+void promise_news_for_ever(std::pair<UniqueFd, UniqueFd>& ends, bool goes_on) {
   ends.second.reset();
   const BroadcastMemory memory = BroadcastMemory::create(page_size());
   const Mapping shared = welcome(ends.first.get(), memory, false);
-  for (;;) memory.view().control->raised.fetch_add(1);
+  BroadcastControl& control = *memory.view().control;
+  for (std::uint64_t count = 1;; ++count) {
+    BroadcastControl::Floor& floor = control.floors[count % BroadcastControl::kFloors];
+    if (goes_on) {
+      floor.position = count * kLine;
+      floor.number = count;
+    }
+    control.raised = count;
+  }
+}
+
+// A floor that does not go on as the messages do has no writer that is only quicker.
+TEST(BroadcastHostile, AFloorThatGoesElsewhereEndsTheReader) {
+  struct Step {
+    std::uint64_t count, position, number;
+  };
+  // Behind the first of 4 messages of two lines, which it was raised by twice.
+  constexpr Step kProper{2, 8 * kLine, 4};
+  for (const Step& step : {Step{3, 8 * kLine, 4}, Step{3, 7 * kLine, 5}, Step{3, 12 * kLine, 3},
+                           Step{4, 12 * kLine, 5}, Step{3, 9 * kLine, 6}, Step{1, 10 * kLine, 5},
+                           Step{3, 10 * kLine, 5}}) {
+    const bool right = step.position == 10 * kLine && step.count == 3;
+    const BroadcastMemory memory = BroadcastMemory::create(page_size());
+    BroadcastControl& control = *memory.view().control;
+    BroadcastReader reader(memory.view(), {});
+    std::byte into;
+    std::size_t size = 0;
+    std::uint64_t missed = 0;
+    const auto take = [&](const Step& next) {
+      control.floors[next.count].position = next.position;
+      control.floors[next.count].number = next.number;
+      control.raised = next.count;
+      return reader.take({&into, 1}, size, missed);
+    };
+    ASSERT_EQ(take(kProper), Outcome::would_block);
+    EXPECT_EQ(take(step), right ? Outcome::would_block : Outcome::broken)
+        << step.count << ", " << step.position << ", " << step.number;
+    EXPECT_EQ(missed, right ? 5U : 4U);
+  }
+}
+
+// It may be honest, and is not waited for in circles either.
+TEST(BroadcastHostile, AWriterThatIsAlwaysQuickerIsNotBroken) {
+  std::pair<UniqueFd, UniqueFd> ends = socket_pair();
+  Child writer([&] { promise_news_for_ever(ends, true); });
+  ends.first.reset();
+  Subscriber subscriber = Subscriber::adopt(std::move(ends.second), {});
+  std::byte into;
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  EXPECT_EQ(
+      subscriber.read({&into, 1}, size, missed, Deadline::after(std::chrono::milliseconds(500))),
+      Outcome::timed_out);
+  EXPECT_EQ(subscriber.read({&into, 1}, size, missed, Deadline::now()), Outcome::would_block);
+  writer.kill();
+  EXPECT_EQ(subscriber.read({&into, 1}, size, missed, soon()), Outcome::peer_gone);
 }
 
 TEST(BroadcastHostile, ASignalEndsAReadThatIsPromisedNewsForEver) {
   std::pair<UniqueFd, UniqueFd> ends = socket_pair();
-  Child writer([&] { promise_news_for_ever(ends); });
+  Child writer([&] { promise_news_for_ever(ends, true); });
   ends.first.reset();
   Subscriber subscriber = Subscriber::adopt(std::move(ends.second), {});
   const SignalCount since = SignalCount::now();
@@ -236,7 +328,7 @@ TEST(BroadcastHostile, ASignalEndsAReadThatIsPromisedNewsForEver) {
 // A reader that is told of news at once does not come to look at its deadline.
 TEST(BroadcastHostile, AWriterThatPromisesNewsForEverIsBroken) {
   std::pair<UniqueFd, UniqueFd> ends = socket_pair();
-  Child writer([&] { promise_news_for_ever(ends); });
+  Child writer([&] { promise_news_for_ever(ends, false); });
   ends.first.reset();
   Subscriber subscriber = Subscriber::adopt(std::move(ends.second), {});
   std::byte into;
@@ -261,6 +353,24 @@ TEST(BroadcastHostile, AReaderThatIsDroppedWithNothingToReadIsToldSo) {
   std::size_t size = 0;
   std::uint64_t missed = 0;
   EXPECT_EQ(subscriber.read({&into, 1}, size, missed, soon()), Outcome::dropped);
+}
+
+TEST(BroadcastHostile, WhatAWriterSendsBesideTheMessagesHoldsUpNoReader) {
+  auto [mine, theirs] = socket_pair();
+  const BroadcastMemory memory = BroadcastMemory::create(page_size());
+  const Mapping shared = welcome(mine.get(), memory, false);
+  std::optional<Subscriber> subscriber = Subscriber::adopt(std::move(theirs), {});
+  leave_what_lingers(mine.get());
+  std::byte into;
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  const std::int64_t before = monotonic_ns();
+  EXPECT_EQ(
+      subscriber->read({&into, 1}, size, missed, Deadline::after(std::chrono::milliseconds(50))),
+      Outcome::timed_out);
+  leave_what_lingers(mine.get());
+  subscriber.reset();
+  EXPECT_LT(monotonic_ns() - before, kLong);
 }
 
 UniqueFd file_with_a_hole(std::size_t capacity) {

@@ -3,10 +3,14 @@
 // SIGKILL at random moments: who is left learns of it, and goes on where it can.
 // FARCALL_KILL_ROUNDS sets the number of rounds.
 #include <gtest/gtest.h>
+#include <poll.h>
+
+#include <thread>
 
 #include "broadcast/pattern.hpp"
 #include "door/child.hpp"
 #include "door/usage.hpp"
+#include "farcall/socket.hpp"
 
 namespace farcall {
 namespace {
@@ -88,6 +92,33 @@ TEST(BroadcastKill, ForkedChildrenHideNoDeath) {
   ASSERT_TRUE(eventually([&] { return *grandchild > 0; }));
   writer.kill();
   EXPECT_EQ(receive(subscriber).end, Outcome::peer_gone);
+  ::kill(*grandchild, SIGKILL);
+}
+
+// Nor does one that is forked, by another thread, while its parent waits to be let in.
+TEST(BroadcastKill, AChildOfWhoIsNotYetAReaderHidesNoDeath) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  const std::string name = unique_name();
+  const NamedListener publisher(name);
+  const door::test::Shared<door::test::Event> connected;
+  const door::test::Shared<std::atomic<pid_t>> grandchild;
+  Child reader([&] {
+    std::thread opener([&] { (void)Subscriber::open(name, {}, Deadline::never()); });
+    ASSERT_TRUE(connected->wait());
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::sleep(60);
+      ::_exit(0);
+    }
+    *grandchild = child;
+    opener.join();
+  });
+  const UniqueFd client = publisher.accept(soon());
+  connected->happens();
+  ASSERT_TRUE(eventually([&] { return *grandchild > 0; }));
+  reader.kill();
+  pollfd gone{.fd = client.get(), .events = POLLRDHUP, .revents = 0};
+  EXPECT_EQ(::poll(&gone, 1, 20'000), 1);
   ::kill(*grandchild, SIGKILL);
 }
 

@@ -168,7 +168,8 @@ class FullTable {
     EXPECT_TRUE(eventually([&] { return publisher.readers() == 0; }));
     visitor_.emplace([&] {
       ASSERT_TRUE(full_->wait());
-      EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon()); }), ECONNRESET);
+      const UniqueFd socket = connect_named(name, soon());
+      EXPECT_FALSE(receive_fd_message(socket.get(), soon()));
       answered_->happens();
     });
     const rlimit few{.rlim_cur = kRoom, .rlim_max = kRoom};
@@ -234,6 +235,17 @@ TEST(BroadcastReaders, AreSoManyAtMost) {
   EXPECT_TRUE(
       eventually([&] { return error_of([&] { Subscriber::open(name, {}, soon()); }) == 0; }));
   for (const unsigned wrong : {0U, 65U}) EXPECT_THROW(Publisher({.readers = wrong}), MisuseError);
+}
+
+// The publisher has not been told yet that the last one has gone.
+TEST(BroadcastReaders, ThatHaveGoneDoNotCount) {
+  Publisher publisher({.readers = 1});
+  UniqueFd given = publisher.invite();
+  for (int i = 0; i < 2000; ++i) {
+    given.reset();
+    ASSERT_EQ(error_of([&] { given = publisher.invite(); }), 0) << i;
+  }
+  EXPECT_EQ(error_of([&] { publisher.invite(); }), EUSERS);
 }
 
 // A publisher without a descriptor left sends visitors away, and does not turn in circles for them.
@@ -400,6 +412,38 @@ TEST(BroadcastReaders, DoNotWaitLongerForAnAnswerThanTheyWant) {
   }
 }
 
+// The publisher closes or dies while they wait, in one of several ways; the next one lets them in.
+TEST(BroadcastReaders, WaitForTheNextPublisher) {
+  for (const bool says_so : {false, true}) {
+    const std::string name = unique_name();
+    std::optional<NamedListener> closes(name);
+    int error = -1;
+    std::thread reader([&] { error = error_of([&] { Subscriber::open(name, {}, soon()); }); });
+    {
+      const UniqueFd asked = closes->accept(soon());
+      closes.reset();
+      const broadcast::Welcome words{.error = ECONNREFUSED, .oldest = {}, .newest = {}};
+      if (says_so) send_fd_message(asked.get(), std::as_bytes(std::span(&words, 1)), {});
+    }
+    const Publisher next(name, {});
+    reader.join();
+    EXPECT_EQ(error, 0);
+  }
+}
+
+TEST(BroadcastReaders, AreRefusedWhereEveryPublisherHangsUp) {
+  const std::string name = unique_name();
+  std::optional<NamedListener> publisher(name);
+  std::thread hangs_up([&] {
+    try {
+      for (;;) (void)publisher->accept(Deadline::after(3s));
+    } catch (const SystemError&) {  // nobody comes any more
+    }
+  });
+  EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, Deadline::after(300ms)); }), ECONNREFUSED);
+  hangs_up.join();
+}
+
 // Nobody answers there, and a handler has run before this begins to wait.
 TEST(BroadcastReaders, ASignalThatWasCaughtSinceEndsTheWaitForAnAnswer) {
   const std::string name = unique_name();
@@ -407,6 +451,20 @@ TEST(BroadcastReaders, ASignalThatWasCaughtSinceEndsTheWaitForAnAnswer) {
   const SignalCount since = SignalCount::now();
   note_signal();
   EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon(), since); }), EINTR);
+}
+
+// Programs that have closed their standard streams write to them all the same.
+TEST(BroadcastReaders, HaveNothingInPlaceOfAStandardStream) {
+  door::test::in_child([] {
+    for (const int fd : {0, 1, 2}) ::close(fd);
+    Publisher publisher(unique_name(), {});
+    UniqueFd invitation = publisher.invite();
+    EXPECT_GT(invitation.get(), 2);
+    Subscriber subscriber = Subscriber::adopt(std::move(invitation), {});
+    for (const int fd : {0, 1, 2}) EXPECT_EQ(::fcntl(fd, F_GETFD), -1) << fd;
+    ASSERT_EQ(send(publisher, 0, 1), Outcome::ok);
+    EXPECT_EQ(receive(subscriber, 1).wrong, 0U);
+  });
 }
 
 // They are its parent's, and so is what they read.

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "c/pipe.hpp"
+#include "door/lingering.hpp"
 #include "farcall/ring.hpp"
 #include "farcall/socket.hpp"
 
@@ -149,6 +150,16 @@ TEST_F(CPipeHostile, WhatIsNoMemory) {
   refuses(0, ::open("/dev/zero", O_RDWR | O_CLOEXEC));
   refuses(2, ::eventfd(0, EFD_CLOEXEC));
 }
+// Or such as cannot be mapped as an end maps it.
+TEST_F(CPipeHostile, MemoryThatCannotBeWritten) {
+  const Descriptors proper = duplicates_of(pipe_.other);
+  for (const std::size_t which : {std::size_t{0}, std::size_t{2}}) {
+    const std::string path = "/proc/self/fd/" + std::to_string(proper[which]);
+    refuses(which, ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    refuses(which, memory(4096 + 262'144, kSealed | F_SEAL_WRITE));
+  }
+  for (const int fd : proper) ::close(fd);
+}
 TEST_F(CPipeHostile, WhatIsNoSocketOfThisKind) {
   refuses(1, ::eventfd(0, EFD_CLOEXEC));
   refuses(3, ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -232,6 +243,29 @@ TEST_F(CPipeHostile, APipeOfTheOtherKind) {
 }
 
 // What a peer writes that breaks the ring, seen by who receives.
+// What comes by a lifeline may take as long to close as the peer likes.
+TEST_F(CPipeHostile, WhatTheOtherEndSendsBesideTheMessagesHoldsUpNobody) {
+  const Descriptors theirs = descriptors_of(pipe_.other);
+  const auto leave_what_lingers = [&] {
+    for (const int lifeline : {theirs[1], theirs[3]}) {
+      const UniqueFd slow = door::test::lingering(20);
+      send_fd_message(lifeline, {}, std::array{slow.get()});
+    }
+  };
+  leave_what_lingers();
+  const std::int64_t before = monotonic_ns();
+  char into = 0;
+  EXPECT_EQ(farcall_pipe_receive(pipe_.one.get(), &into, 1, nullptr, 50'000'000), -ETIMEDOUT);
+  leave_what_lingers();
+  EXPECT_EQ(farcall_pipe_poll_begin(pipe_.one.get()), 1);
+  farcall_pipe_poll_end(pipe_.one.get());
+  EXPECT_EQ(farcall_pipe_send_poll_begin(pipe_.one.get()), 0);
+  farcall_pipe_send_poll_end(pipe_.one.get());
+  leave_what_lingers();
+  pipe_.one.reset();
+  EXPECT_LT(monotonic_ns() - before, 10'000'000'000);
+}
+
 class CPipeScribble : public testing::TestWithParam<std::pair<std::uint64_t, std::uint64_t>> {};
 
 TEST_P(CPipeScribble, IsNoticed) {

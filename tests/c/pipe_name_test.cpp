@@ -187,6 +187,33 @@ TEST(CPipeName, ServesOneKind) {
   }
 }
 
+TEST(CPipeName, IsNoPublishers) {
+  const std::string name = unique_name();
+  Child child([&] {
+    farcall_subscriber* subscriber = nullptr;
+    EXPECT_EQ(farcall_subscriber_open(name.c_str(), nullptr, kLong, &subscriber), -EPROTO);
+    EXPECT_EQ(send(open(name), "a pipe's"), 0);
+  });
+  EXPECT_EQ(receive(serve(name)), "a pipe's");
+  EXPECT_EQ(child.join(), 0);
+}
+
+// It has been stopped for a while, say.
+TEST(CPipeName, WhoAsksTooLateAsksAgain) {
+  const std::string name = unique_name();
+  auto listener = std::make_unique<NamedListener>(name);
+  std::thread client([&] { EXPECT_EQ(send(open(name), "asked again"), 0); });
+  {
+    const UniqueFd late = listener->accept(Deadline::never());
+    EXPECT_TRUE(receive_fd_message(late.get(), Deadline::never()));
+    listener.reset();
+    constexpr std::string_view kTooLate = "farcall pipe too late";
+    send_fd_message(late.get(), std::as_bytes(std::span(kTooLate)), {});
+  }
+  EXPECT_EQ(receive(serve(name)), "asked again");
+  client.join();
+}
+
 TEST(CPipeName, AServerThatSaysNothingIsNotWaitedForForEver) {
   const std::string name = unique_name();
   const NamedListener listener(name);

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farcall/ring/memory.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "farcall/error.hpp"
+#include "farcall/ring.hpp"
+#include "farcall/ring/broadcast_ring.hpp"
 
 namespace farcall {
 namespace {
@@ -29,6 +34,23 @@ TEST(RingMemory, RefusesOddCapacities) {
   EXPECT_THROW(RingMemory::format(memory.fd(), 2048, RingKind::bytes), MisuseError);
   EXPECT_THROW(RingMemory::format(Mapping::anonymous_shared(8192), 8192, RingKind::bytes),
                MisuseError);
+}
+
+// The longest piece of a larger one would have a size that its header has no room for.
+TEST(RingMemory, HasACapacityOf16GiBAtMost) {
+  constexpr std::size_t kTooLarge = 2 * kLargestRingCapacity;
+  EXPECT_EQ(message_ring::longest_piece(kLargestRingCapacity) >> 32, 0U);
+  const UniqueFd file(::memfd_create("large", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(ring_bytes(kTooLarge))), 0);
+  EXPECT_THROW(RingMemory::format(file.get(), kTooLarge, RingKind::messages), MisuseError);
+  EXPECT_THROW(BroadcastMemory::create(kTooLarge), MisuseError);
+  RingControl control{};
+  control.magic = RingControl::kMagic;
+  control.kind = RingKind::messages;
+  control.capacity = kTooLarge;
+  ASSERT_EQ(::pwrite(file.get(), &control, sizeof control, 0), ssize_t{sizeof control});
+  ASSERT_EQ(::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  EXPECT_EQ(attach_error(SharedMemory::adopt(file.duplicate()), RingKind::messages), EPROTO);
 }
 
 TEST(RingMemory, AttachesOnlyToARingOfTheSameKindAndSize) {

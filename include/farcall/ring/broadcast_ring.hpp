@@ -69,7 +69,8 @@ struct BroadcastView {
 class BroadcastMemory {
  public:
   // The writer's: maps new memory, which nobody else can map to write afterwards. Throws
-  // SystemError; MisuseError unless capacity is a power of two and at least 4096.
+  // SystemError; MisuseError unless capacity is a power of two, at least 4096, and at most
+  // kLargestRingCapacity.
   static BroadcastMemory create(std::size_t capacity);
   // A reader's. Throws SystemError with EPROTO if it is something else, or has a capacity of more
   // than `most`; EPERM if it is not sealed.
@@ -136,6 +137,9 @@ class BroadcastReader {
            ring_.control->raised.load(std::memory_order_relaxed) != floors_seen_;
   }
   [[nodiscard]] BroadcastPlace next() const noexcept { return next_; }
+  // How often the floor had been raised when this looked last: a writer that has raised it since is
+  // quicker, and one that has not writes nothing over.
+  [[nodiscard]] std::uint64_t raised() const noexcept { return raised_; }
 
  private:
   // acquire: pairs with the release in BroadcastWriter::write.
@@ -145,13 +149,15 @@ class BroadcastReader {
   }
   [[nodiscard]] bool is_next(std::uint64_t header) const noexcept;
   bool read_floor() noexcept;
+  [[nodiscard]] bool may_follow(BroadcastPlace floor, std::uint64_t count) const noexcept;
   bool overtaken(std::uint64_t& missed) noexcept;
   void skip_half(std::uint64_t& missed) noexcept;
 
   BroadcastView ring_;
   BroadcastPlace next_;
   BroadcastPlace floor_;
-  std::uint64_t floors_seen_ = 0;
+  std::uint64_t floors_seen_ = 0;  // which of them floor_ is
+  std::uint64_t raised_ = 0;       // as last seen
   bool broken_ = false;
 };
 

@@ -65,6 +65,9 @@ struct RingView {
   std::size_t capacity = 0;
 };
 
+// A message ring has a quarter of it as its longest piece, whose size has 32 bits.
+inline constexpr std::size_t kLargestRingCapacity = std::size_t{1} << 34;
+
 // Bytes of memory that a ring of `capacity` needs in a file.
 constexpr std::size_t ring_bytes(std::size_t capacity) { return kRingControlBytes + capacity; }
 // The smallest permitted capacity (a power of two, at least 4096) that holds `bytes`.
@@ -74,7 +77,7 @@ std::size_t ring_capacity(std::size_t bytes) noexcept;
 class RingMemory {
  public:
   // Formats zeroed memory of ring_bytes(capacity) bytes and maps it. Throws SystemError;
-  // MisuseError unless capacity is a power of two and at least 4096.
+  // MisuseError unless capacity is a power of two, at least 4096, and at most kLargestRingCapacity.
   static RingMemory format(int fd, std::size_t capacity, RingKind kind);
   static RingMemory format(Mapping memory, std::size_t capacity, RingKind kind);
 
