@@ -124,6 +124,8 @@ ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t 
   Side* const to = find_side(out);
   leave_uncounted(from, in);
   leave_uncounted(to, out);
+  if (from != nullptr && from->has_messages())
+    if (const Guard guard(from->receive_lock); guard) from->receiver.stop_counting();
   for (const int fd : {in, out})
     if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
   const auto is_stream = [](const Side* side) { return side != nullptr && !side->has_messages(); };

@@ -71,7 +71,8 @@ void hand_back_passed(const msghdr& message) noexcept;
 
 // Calls that the kernel carries out in as many messages as it likes.
 inline void leave_uncounted(Side* side, int fd) noexcept {
-  if (side != nullptr && side->has_messages()) hand_back(*side, fd, Reason::option);
+  if (side == nullptr || !side->has_messages()) return;
+  hand_back(*side, fd, Reason::option);
 }
 
 // For whoever moves bytes behind the library's back.

@@ -365,6 +365,9 @@ class Receiver {
   // question: it may take back in vain, and then the bytes are in the ring again.
   [[nodiscard]] bool emptied(const Ring& ring) noexcept;
 
+  // From now on the kernel gives this side more than is counted.
+  void stop_counting() noexcept { counts_ = false; }
+
   [[nodiscard]] bool busy() const noexcept { return sleeping_ != 0; }
   [[nodiscard]] bool broken() const noexcept { return broken_; }
   [[nodiscard]] bool watched() const noexcept { return watched_; }
@@ -375,7 +378,7 @@ class Receiver {
   [[nodiscard]] std::uint64_t position() const noexcept { return head_; }
   // The sender says that it has put so much into the kernel; only a hint.
   [[nodiscard]] bool kernel_has_more(const Ring& ring) const noexcept {
-    return ring.control->kernel_sent.load(std::memory_order_relaxed) > kernel_taken_ &&
+    return counts_ && ring.control->kernel_sent.load(std::memory_order_relaxed) > kernel_taken_ &&
            ring.control->urgent_sent.load(std::memory_order_relaxed) == 0;
   }
 
@@ -390,6 +393,7 @@ class Receiver {
   bool for_ever_ = false;
   bool left_ = false;
   bool broken_ = false;
+  bool counts_ = true;
 
   // The head is not where this side left it: goes on where the sender has put it. False while the
   // sender is about to.
