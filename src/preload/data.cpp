@@ -19,6 +19,7 @@
 #include "preload/handback.hpp"
 #include "preload/hooked_call.hpp"
 #include "preload/real.hpp"
+#include "preload/receive_kernel.hpp"
 #include "preload/udp/calls.hpp"
 #include "preload/upgrade.hpp"
 
@@ -47,6 +48,7 @@ ssize_t discard(Side& side, const Call& whole) {
     if (got <= 0) break;
     done += static_cast<std::size_t>(got);
     if (static_cast<std::size_t>(got) < size && (flags & MSG_WAITALL) != 0) break;
+    if (is_at_urgent_byte(side, whole.fd)) break;
     if ((flags & MSG_PEEK) != 0) {
       int there = 0;
       if (done < wanted && ::ioctl(whole.fd, FIONREAD, &there) == 0)

@@ -256,7 +256,7 @@ class Receiving {
   // Whether the call returns what it has.
   [[nodiscard]] bool is_complete() const noexcept {
     return peek_ || !all_ || static_cast<std::size_t>(total_) == wanted_ ||
-           (call_.with != nullptr && call_.with->came);
+           (call_.with != nullptr && call_.with->came) || is_at_urgent_byte(side_, call_.fd);
   }
 
   // The kernel looks for an error where a unix stream is to fill the call, and says nothing of it.

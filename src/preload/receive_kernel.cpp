@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/receive_kernel.hpp"
 
+#include <sys/ioctl.h>
+
 #include "preload/between_calls.hpp"
 #include "preload/call_result.hpp"
 #include "preload/handback.hpp"
@@ -157,6 +159,13 @@ ssize_t receive_directly(Side& side, const Call& call, Guard& guard) noexcept(fa
   if (got < 0) return fail(-told_by_kernel(side, call.fd, error));
   side.receiver.watch_for_ever(ring);
   return at_end(side, call.fd, 0);
+}
+
+bool is_at_urgent_byte(const Side& side, int fd) noexcept {
+  int is_there = 0;
+  return side.in().control != nullptr &&
+         side.in().control->urgent_sent.load(std::memory_order_relaxed) != 0 &&
+         kernel(SYS_ioctl, fd, SIOCATMARK, &is_there) == 0 && is_there != 0;
 }
 
 }  // namespace farcall::preload

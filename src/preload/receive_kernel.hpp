@@ -23,4 +23,7 @@ bool is_left_to_kernel(Side& side, const Call& call) noexcept;
 // Then; likewise. kNothing: it does not, the lock is held, and the side is there still.
 ssize_t receive_directly(Side& side, const Call& call, Guard& guard) noexcept(false);
 
+// Beyond an urgent byte no call reads on that has read something.
+bool is_at_urgent_byte(const Side& side, int fd) noexcept;
+
 }  // namespace farcall::preload
