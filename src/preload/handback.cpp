@@ -440,6 +440,19 @@ void take_doorbell(Side& side, int fd) noexcept {
     side.receiver.taken_from_kernel(side.in(), 1);
 }
 
+bool take_doorbell_told(Side& side, int fd) noexcept {
+  const Direction* const in = side.in().control;
+  if (in == nullptr || in->doorbell.load(std::memory_order_relaxed) == 0) [[likely]]
+    return false;
+  const Guard guard(side.receive_lock);
+  if (!guard || side.in().control == nullptr || side.receiver.busy()) return false;
+  const std::uint64_t before = side.receiver.kernel_taken();
+  take_doorbell(side, fd);
+  if (side.receiver.kernel_taken() == before) return false;
+  answer_leaving_peer(side, fd);
+  return true;
+}
+
 void take_last_doorbell(Side& side, int fd) noexcept {
   constexpr int kLooks = 1000;
   for (int i = 0; i < kLooks && side.in().control != nullptr && doorbell_rings(side); ++i) {

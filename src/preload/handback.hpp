@@ -41,6 +41,9 @@ bool bear_with_leaving_peer(Side& side, int fd) noexcept;
 // Takes the peer's doorbell out of the kernel, if it is the next byte and nothing is in the ring.
 // Holds the receiver's lock.
 void take_doorbell(Side& side, int fd) noexcept;
+// The same for who has been told that there is something to read: serves the peer, too. True if
+// there was a doorbell, beside which there may be nothing. Takes the lock.
+bool take_doorbell_told(Side& side, int fd) noexcept;
 // The same, of a side that has said that it closes: none comes afterwards. Holds the receiver's
 // lock.
 void take_last_doorbell(Side& side, int fd) noexcept;

@@ -109,6 +109,7 @@ int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, Libc
   if (at_once) settle_at_times();
   Question question(fds, count);
   const auto look = [&]() -> int {
+    (void)waited.take_doorbells();
     timespec none{};
     const long ready = kernel(SYS_ppoll, question.asked(), count, &none, mask, kKernelMaskSize);
     if (ready < 0) return static_cast<int>(with_errno(ready));
@@ -161,6 +162,28 @@ struct Select {
     } masked{mask, kKernelMaskSize};
     return kernel(SYS_pselect6, count, in, out, other, &none, &masked);
   }
+};
+
+// What the program asks for: the usual sets, in which the kernel's call puts its answer.
+class GivenSets {
+ public:
+  explicit GivenSets(const Select& call) noexcept
+      : sets_{call.read, call.write, call.except}, bytes_(words_for(call.count) * sizeof(Word)) {}
+  void are_used() noexcept {
+    for (std::size_t i = 0; i < sets_.size(); ++i)
+      if (sets_[i] != nullptr) std::memcpy(copies_[i].data(), sets_[i], bytes_);
+    used_ = true;
+  }
+  void restore() const noexcept {
+    for (std::size_t i = 0; used_ && i < sets_.size(); ++i)
+      if (sets_[i] != nullptr) std::memcpy(sets_[i], copies_[i].data(), bytes_);
+  }
+
+ private:
+  std::array<fd_set*, 3> sets_;
+  std::size_t bytes_;
+  std::array<std::array<Word, words_for(FD_SETSIZE)>, 3> copies_;  // once they are used
+  bool used_ = false;
 };
 
 // The usual sets. 0: nothing, and they are as they were unless this is `at_once`.
@@ -237,9 +260,18 @@ int select_for(const Select& call, bool at_once, LibcCall libc_call) {
   });
   if (at_once) settle_at_times();
   if (call.count > FD_SETSIZE) return select_large(call, waited, at_once, libc_call);
-  const auto look = [&] { return examine(call, highest, at_once); };
+  GivenSets given(call);
+  const auto look = [&] {
+    (void)waited.take_doorbells();
+    given.restore();
+    return examine(call, highest, at_once);
+  };
   if (at_once) return look();
-  return wait_for(waited, call.mask, look, libc_call);
+  return wait_for(waited, call.mask, look, [&] {
+    given.restore();
+    given.are_used();
+    return libc_call();
+  });
 }
 
 }  // namespace
@@ -304,20 +336,23 @@ extern "C" {
 int poll(pollfd* fds, nfds_t count, int timeout) {
   ::pthread_testcancel();
   using Poll = int(pollfd*, nfds_t, int);
-  return poll_for(fds, count, timeout == 0, nullptr,
-                  [&](pollfd* asked) { return real::next<"poll", Poll>()(asked, count, timeout); });
+  TimeLeft left(timeout * TimeLeft::kMillisecond);
+  return poll_for(fds, count, timeout == 0, nullptr, [&](pollfd* asked) {
+    return real::next<"poll", Poll>()(asked, count, left.milliseconds());
+  });
 }
 int __poll(pollfd* fds, nfds_t count, int timeout) { return poll(fds, count, timeout); }
 
 int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
   ::pthread_testcancel();
   using Ppoll = int(pollfd*, nfds_t, const timespec*, const sigset_t*);
-  const auto libc_call = [&](pollfd* asked) {
-    return real::next<"ppoll", Ppoll>()(asked, count, timeout, mask);
-  };
   if (is_bad_time(timeout)) [[unlikely]]
-    return libc_call(fds);
-  return poll_for(fds, count, is_zero(timeout), mask, libc_call);
+    return real::next<"ppoll", Ppoll>()(fds, count, timeout, mask);
+  TimeLeft left(timeout);
+  return poll_for(fds, count, is_zero(timeout), mask, [&](pollfd* asked) {
+    timespec room;
+    return real::next<"ppoll", Ppoll>()(asked, count, left.time(room), mask);
+  });
 }
 
 int select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
@@ -336,12 +371,13 @@ int pselect(int count, fd_set* read, fd_set* write, fd_set* except, const timesp
             const sigset_t* mask) {
   ::pthread_testcancel();
   using Function = int(int, fd_set*, fd_set*, fd_set*, const timespec*, const sigset_t*);
-  const auto libc_call = [&] {
-    return real::next<"pselect", Function>()(count, read, write, except, timeout, mask);
-  };
   if (is_bad_time(timeout)) [[unlikely]]
-    return libc_call();
-  return select_for({count, read, write, except, mask}, is_zero(timeout), libc_call);
+    return real::next<"pselect", Function>()(count, read, write, except, timeout, mask);
+  TimeLeft left(timeout);
+  return select_for({count, read, write, except, mask}, is_zero(timeout), [&] {
+    timespec room;
+    return real::next<"pselect", Function>()(count, read, write, except, left.time(room), mask);
+  });
 }
 
 [[noreturn]] void __chk_fail();

@@ -14,6 +14,7 @@
 
 #include "preload/connection.hpp"
 #include "preload/epoll/epoll.hpp"
+#include "preload/handback.hpp"
 #include "preload/readiness.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
@@ -82,6 +83,14 @@ class Waited {
       if (entry->was_awake && side.in().control != nullptr && !others_compete(side))
         wake_up(side, entry->fd);
     }
+  }
+
+  // True if the kernel may have told of something that is not the program's.
+  bool take_doorbells() noexcept {
+    bool any = false;
+    for (Entry* entry = entries_; entry != end(); ++entry)
+      if (entry->side != nullptr && take_doorbell_told(*entry->side, entry->fd)) any = true;
+    return any;
   }
 
   // Notes which can be read from memory; how many.
@@ -245,18 +254,57 @@ int wait_for(Waited& waited, const sigset_t* mask, Look look, LibcCall libc_call
       return -1;
     }
   }
-  while (waited.enter()) {
+  for (;;) {
+    while (waited.enter()) {
+      waited.leave();
+      // Another thread may have taken it.
+      if (const int ready = look(); ready != 0) return ready;
+    }
+    settle_before_sleep();
+    const int ready = libc_call();
+    const int error = errno;
     waited.leave();
-    // Another thread may have taken it.
-    if (const int ready = look(); ready != 0) return ready;
+    waited.slept();
+    errno = error;
+    if (ready <= 0 || !waited.take_doorbells()) return ready;
+    if (const int others = look(); others != 0) return others;
   }
-  settle_before_sleep();
-  const int ready = libc_call();
-  const int error = errno;
-  waited.leave();
-  waited.slept();
-  errno = error;
-  return ready;
 }
+
+// What is left of a time limit each time that a call sleeps.
+class TimeLeft {
+ public:
+  // In nanoseconds; negative: none.
+  explicit TimeLeft(std::int64_t limit) noexcept : limit_(limit) {}
+  explicit TimeLeft(const timespec* limit) noexcept
+      : limit_(limit == nullptr || limit->tv_sec > kLongest
+                   ? -1
+                   : limit->tv_sec * kSecond + limit->tv_nsec) {}
+  std::int64_t nanoseconds() noexcept {
+    if (limit_ <= 0) return limit_;
+    const std::int64_t now = now_ns();
+    if (end_ == 0) end_ = now + limit_;
+    return std::max<std::int64_t>(end_ - now, 0);
+  }
+  int milliseconds() noexcept {
+    const std::int64_t left = nanoseconds();
+    return left < 0 ? -1 : static_cast<int>((left + kMillisecond - 1) / kMillisecond);
+  }
+  // `room` for it; null where there is no limit.
+  const timespec* time(timespec& room) noexcept {
+    const std::int64_t left = nanoseconds();
+    if (left < 0) return nullptr;
+    room = {.tv_sec = left / kSecond, .tv_nsec = left % kSecond};
+    return &room;
+  }
+
+  static constexpr std::int64_t kMillisecond = 1'000'000;
+
+ private:
+  static constexpr std::int64_t kSecond = 1'000'000'000;
+  static constexpr std::int64_t kLongest = std::int64_t{1} << 32;  // seconds: for ever
+  const std::int64_t limit_;
+  std::int64_t end_ = 0;
+};
 
 }  // namespace farcall::preload

@@ -14,6 +14,7 @@
 #include "preload/address.hpp"
 #include "preload/epoll/epoll.hpp"
 #include "preload/epoll/hot.hpp"
+#include "preload/epoll/told.hpp"
 #include "preload/readiness.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
@@ -94,37 +95,6 @@ struct Wait {
   }
 };
 
-// To what is told of connections that have ended. Each is asked without the set's lock, before
-// which its own comes.
-void add_resets(Set& set, int set_fd, epoll_event* events, int count) noexcept {
-  struct Ended {
-    int fd, event;
-  };
-  std::array<Ended, 32> ended;
-  std::size_t known = 0;
-  {
-    const Guard guard(set.lock);
-    if (!guard || !is_still(set, set_fd)) return;
-    const auto capacity = static_cast<int>(set.capacity.load(std::memory_order_relaxed));
-    for (int fd = 0; fd < capacity && known < ended.size(); ++fd) {
-      const Registration& entry = set.by_fd[fd];
-      if (!entry.present || find_side(fd) == nullptr) continue;
-      for (int i = 0; i < count && known < ended.size(); ++i)
-        if ((events[i].events & (EPOLLHUP | EPOLLRDHUP)) != 0 &&
-            events[i].data.u64 == entry.event.data.u64)
-          ended[known++] = {.fd = fd, .event = i};
-    }
-  }
-  for (std::size_t i = 0; i < known; ++i)
-    if (knows_of_reset(ended[i].fd)) events[ended[i].event].events |= EPOLLERR | EPOLLHUP;
-}
-
-bool any_hung_up(const epoll_event* events, int count) noexcept {
-  return std::any_of(events, events + count, [](const epoll_event& event) {
-    return (event.events & (EPOLLHUP | EPOLLRDHUP)) != 0;
-  });
-}
-
 // A call of the kernel that asks for events; by one of those who sleep, or by none of them.
 struct Asking {
   std::uint32_t sleeping;
@@ -139,6 +109,7 @@ long kernel_told(Set& set, int set_fd, epoll_event* events, long count,
     count = std::remove_if(events, events + count,
                            [](const epoll_event& one) { return one.data.u64 == kDisarmed; }) -
             events;
+    count = without_doorbells(set, set_fd, events, static_cast<int>(count));
   }
   // acquire: pairs with the release in undo_kicks()
   if (set.kicked_count.load(std::memory_order_acquire) != 0 ||
@@ -147,8 +118,7 @@ long kernel_told(Set& set, int set_fd, epoll_event* events, long count,
             undo_kicks(set, set_fd, events, static_cast<int>(std::max(count, 0L)), asking.sleeping);
         count > 0)
       count = left;
-  if (count > 0 && any_hung_up(events, static_cast<int>(count))) [[unlikely]]
-    add_resets(set, set_fd, events, static_cast<int>(count));
+  if (count > 0) add_resets(set, set_fd, events, static_cast<int>(count));
   return count;
 }
 
@@ -237,8 +207,7 @@ int look_at_rings(Set& set, const Wait& wait, int from) noexcept {
     set.next_hot = place;
     for (std::uint32_t i = 0; i < idle_count; ++i) make_cold(set, idle[i]);
   }
-  if (any_hung_up(wait.events + from, found - from)) [[unlikely]]
-    add_resets(set, wait.fd, wait.events + from, found - from);
+  add_resets(set, wait.fd, wait.events + from, found - from);
   if (idle_count != 0) watch_taken(set, wait.fd, idle.data(), idle_count, false);
   return found - from;
 }

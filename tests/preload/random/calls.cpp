@@ -15,7 +15,9 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -52,6 +54,7 @@ struct Side {
   int set = -1;          // in which it is registered
   std::size_t sent = 0;  // that the other has not read, as far as is known
   std::size_t datagrams = 0;
+  bool shut = false;
   std::uint64_t next = 0;
   sockaddr_in address{};  // of a datagram socket
 };
@@ -59,6 +62,8 @@ Side ends[2] = {{.name = 'a'}, {.name = 'b'}};
 bool is_tcp;
 bool is_packets;
 bool is_udp;
+bool is_urgent;   // one of this connection was
+bool is_counted;  // else an empty message behind which the end comes may pass for the end
 bool is_named;
 
 void say(const char* format, ...) __attribute__((format(printf, 1, 2)));
@@ -188,7 +193,7 @@ void receive_some(Side& end) {
       took(end, "recvmsg", nullptr, got, (flags & MSG_PEEK) == 0);
       if (got >= 0)
         say("  flags %x, control %zu, name %u", static_cast<unsigned>(message.msg_flags),
-            message.msg_controllen, message.msg_namelen);
+            message.msg_controllen, got != 0 || is_counted ? message.msg_namelen : 0);
       return;
     }
     case 1:
@@ -197,11 +202,12 @@ void receive_some(Side& end) {
     case 2:
       return took(end, "all", bytes.data(), ::recv(end.fd, bytes.data(), size, kNow | MSG_WAITALL));
     case 3: return took(end, "nothing", nullptr, ::recv(end.fd, bytes.data(), 0, kNow));
-    case 4:
-      took(end, "recvfrom", bytes.data(),
-           ::recvfrom(end.fd, bytes.data(), size, kNow, reinterpret_cast<sockaddr*>(&address),
-                      &length));
-      return say("  name %u", length);
+    case 4: {
+      const long got = ::recvfrom(end.fd, bytes.data(), size, kNow,
+                                  reinterpret_cast<sockaddr*>(&address), &length);
+      took(end, "recvfrom", bytes.data(), got);
+      return say("  name %u", got != 0 || is_counted ? length : 0);
+    }
     case 5:
       if (is_packets)
         return took(end, "length", nullptr, ::recv(end.fd, bytes.data(), size, kNow | MSG_TRUNC));
@@ -274,6 +280,87 @@ void ask_some(Side& end) {
   }
 }
 
+// Ways past what usually moves bytes.
+void move_some(Side& end) {
+  if (is_packets) is_counted = false;
+  const std::size_t size = 1 + pick(300);
+  switch (pick(7)) {
+    case 0: {  // from a file
+      const int file = ::memfd_create("file", MFD_CLOEXEC);
+      const std::vector<char> bytes(size, 'f');
+      if (::write(file, bytes.data(), size) != static_cast<ssize_t>(size)) ::_exit(3);
+      off_t from = 0;
+      const long sent = end.sent > kMostUnread ? 0 : ::sendfile(end.fd, file, &from, size);
+      say_result(end, "sendfile", sent);
+      if (sent > 0) end.sent += static_cast<std::size_t>(sent);
+      ::close(file);
+      if (is_tcp) wait_until_sent(end);
+      return;
+    }
+    case 1: {  // into a pipe
+      int pipe[2];
+      pollfd ready{.fd = end.fd, .events = POLLIN, .revents = 0};
+      // It would wait; the kernel says at an urgent byte that this is the end; and what is unread
+      // when a socket is shut down can be read, but not spliced.
+      if (is_urgent || end.shut || ::poll(&ready, 1, 0) == 0) return;
+      if (::pipe2(pipe, O_CLOEXEC) != 0) ::_exit(3);
+      const long got = ::splice(end.fd, nullptr, pipe[1], nullptr, size, SPLICE_F_NONBLOCK);
+      std::vector<char> bytes(size);
+      if (got > 0 && ::read(pipe[0], bytes.data(), size) != got) ::_exit(3);
+      took(end, "splice", bytes.data(), got);
+      ::close(pipe[0]);
+      ::close(pipe[1]);
+      return;
+    }
+    case 2: {
+      const char urgent = '!';
+      if (!is_tcp || end.sent > kMostUnread) return;
+      is_urgent = true;
+      const long sent = ::send(end.fd, &urgent, 1, MSG_OOB);
+      say_result(end, "urgent", sent);
+      return wait_until_sent(end);
+    }
+    case 3: {
+      char urgent = 0;
+      if (!is_tcp) return;
+      const long got = ::recv(end.fd, &urgent, 1, MSG_OOB | MSG_DONTWAIT);
+      return say("%c take urgent = %ld %s %d", end.name, got, got < 0 ? strerrorname_np(errno) : "",
+                 urgent);
+    }
+    case 4: {
+      if (!is_tcp) return;
+      const int marked = ::sockatmark(end.fd);
+      return say_result(end, "sockatmark", marked);
+    }
+    case 5: {
+      if (is_tcp || end.sent > kMostUnread) return;
+      char byte = static_cast<char>('a' + end.next++ % 26);
+      iovec part{&byte, 1};
+      alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+      msghdr message{};
+      message.msg_iov = &part;
+      message.msg_iovlen = 1;
+      message.msg_control = control;
+      message.msg_controllen = sizeof control;
+      cmsghdr* const head = CMSG_FIRSTHDR(&message);
+      head->cmsg_level = SOL_SOCKET;
+      head->cmsg_type = SCM_RIGHTS;
+      head->cmsg_len = CMSG_LEN(sizeof(int));
+      const int output = STDOUT_FILENO;
+      std::memcpy(CMSG_DATA(head), &output, sizeof output);
+      const long sent = ::sendmsg(end.fd, &message, MSG_NOSIGNAL);
+      if (sent > 0) ++end.sent;
+      return say_result(end, "pass", sent);
+    }
+    default: {
+      char bytes[300];
+      say_result(end, "pread", ::pread(end.fd, bytes, size, 0));
+      say_result(end, "lseek", ::lseek(end.fd, 0, SEEK_CUR));
+      return say_result(end, "fsync", ::fsync(end.fd));
+    }
+  }
+}
+
 // --- The life of a connection
 // ---------------------------------------------------------------------
 
@@ -284,7 +371,7 @@ std::uint32_t some_events() {
 
 void register_end(Side& end) {
   end.set = ::epoll_create1(EPOLL_CLOEXEC);
-  epoll_event wanted{.events = some_events(), .data = {.u64 = 1}};
+  epoll_event wanted{.events = some_events(), .data = {.fd = end.fd}};
   ::epoll_ctl(end.set, EPOLL_CTL_ADD, end.fd, &wanted);
 }
 
@@ -331,6 +418,7 @@ void connect_ends(std::string_view kind) {
   for (int i = 0; i < 2; ++i) {
     ends[i].fd = pair[i];
     ends[i].sent = ends[i].datagrams = 0;
+    ends[i].shut = false;
     if (is_tcp) ::setsockopt(pair[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     register_end(ends[i]);
   }
@@ -363,6 +451,7 @@ void change_some(Side& end) {
   switch (pick(12)) {
     case 0: {
       const int how = static_cast<int>(pick(3));
+      end.shut = true;
       say("%c shutdown %d", end.name, how);
       return say_result(end, "shutdown", ::shutdown(end.fd, how));
     }
@@ -389,8 +478,25 @@ void change_some(Side& end) {
     case 5:
       return say_result(end, "SO_KEEPALIVE",
                         ::setsockopt(end.fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on));
+    case 8: {
+      const int least = 1 + static_cast<int>(pick(3));
+      return say_result(end, "SO_RCVLOWAT",
+                        ::setsockopt(end.fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least));
+    }
+    case 9: {
+      const int number = (&end == &ends[0] ? 200 : 210) + static_cast<int>(pick(3));
+      if (number == end.fd) return;
+      const int moved = pick(2) == 0 ? ::dup3(end.fd, number, O_CLOEXEC)
+                                     : ::fcntl(end.fd, F_DUPFD_CLOEXEC, number);
+      if (moved < 0) ::_exit(3);
+      ::close(end.fd);
+      end.fd = moved;
+      ::close(end.set);
+      register_end(end);
+      return say("%c moved", end.name);
+    }
     case 6: {
-      epoll_event wanted{.events = some_events(), .data = {.u64 = 1}};
+      epoll_event wanted{.events = some_events(), .data = {.fd = end.fd}};
       return say_result(end, "EPOLL_CTL_MOD", ::epoll_ctl(end.set, EPOLL_CTL_MOD, end.fd, &wanted));
     }
     case 7: {
@@ -424,6 +530,9 @@ void do_something() {
     case 12: return ask_some(end);
     case 13:
     case 14: return change_some(end);
+    case 15:
+      if (!is_udp && pick(2) == 0) return move_some(end);
+      break;
     default: break;
   }
   // To a child the kernel has to give what is unread, in another order.
@@ -471,6 +580,8 @@ int main(int count, char** arguments) {
   chance.seed(std::strtoull(arguments[2], nullptr, 10));
   for (int connection = 0; connection < 3; ++connection) {
     say("connection %d", connection);
+    is_urgent = false;
+    is_counted = true;
     connect_ends(arguments[1]);
     for (int i = 0; i < 60; ++i) do_something();
     for (Side& end : ends) close_end(end);
