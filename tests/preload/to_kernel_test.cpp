@@ -6,7 +6,10 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -92,6 +95,68 @@ TEST_P(ToKernel, GoesWhatIsSentFromThenOn) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, ToKernel, ::testing::ValuesIn(kWays),
                          [](const auto& tested) { return tested.param.name; });
+
+// The other end is told by a byte that is not the program's, as it has to send "unread" once more.
+void leave_with_something_unread(const UsedPair& pair) {
+  pair.put("unread");
+  set(pair.server.get(), SOL_SOCKET, SO_RCVLOWAT, 2);
+}
+
+TEST(ToKernelNews, IsNoneForPoll) {
+  const UsedPair pair;
+  leave_with_something_unread(pair);
+  pollfd wait{.fd = pair.client.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&wait, 1, 0), 0);
+  EXPECT_EQ(::poll(&wait, 1, 1), 0);
+  EXPECT_EQ(receive(pair.server.get()), "unread");
+}
+
+TEST(ToKernelNews, IsNoneForSelect) {
+  const UsedPair pair;
+  leave_with_something_unread(pair);
+  fd_set wanted;
+  FD_ZERO(&wanted);
+  FD_SET(pair.client.get(), &wanted);
+  timeval soon{.tv_sec = 0, .tv_usec = 1000};
+  EXPECT_EQ(::select(pair.client.get() + 1, &wanted, nullptr, nullptr, &soon), 0);
+  EXPECT_EQ(receive(pair.server.get()), "unread");
+}
+
+TEST(ToKernelNews, IsNoneForEpoll) {
+  const UsedPair pair;
+  const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {.fd = pair.client.get()}};
+  ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, pair.client.get(), &event), 0);
+  leave_with_something_unread(pair);
+  EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 0), 0);
+  EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 1), 0);
+  EXPECT_EQ(receive(pair.server.get()), "unread");
+}
+
+TEST(ToKernelNews, WakesNobodyWhoSleeps) {
+  for (const bool by_select : {false, true}) {
+    const UsedPair pair;
+    const int client = pair.client.get();
+    std::thread waits([&] {
+      fd_set wanted;
+      FD_ZERO(&wanted);
+      FD_SET(client, &wanted);
+      pollfd wait{.fd = client, .events = POLLIN, .revents = 0};
+      EXPECT_EQ(by_select ? ::select(client + 1, &wanted, nullptr, nullptr, nullptr)
+                          : ::poll(&wait, 1, -1),
+                1);
+      EXPECT_TRUE(!by_select || FD_ISSET(client, &wanted));
+      char byte = 0;
+      EXPECT_EQ(::recv(client, &byte, 1, MSG_DONTWAIT), 1);
+    });
+    ::usleep(20'000);  // it sleeps, most of the time
+    leave_with_something_unread(pair);
+    ::usleep(20'000);
+    EXPECT_EQ(::send(pair.server.get(), "x", 1, MSG_NOSIGNAL), 1);
+    waits.join();
+    EXPECT_EQ(receive(pair.server.get()), "unread");
+  }
+}
 
 // All is there before: other threads read and write the number all the time.
 TEST(ToKernelBefore, TheConnectionIsWhereAFileWas) {

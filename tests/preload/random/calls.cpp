@@ -478,14 +478,9 @@ void change_some(Side& end) {
     case 5:
       return say_result(end, "SO_KEEPALIVE",
                         ::setsockopt(end.fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on));
-    case 8: {
-      const int least = 1 + static_cast<int>(pick(3));
-      return say_result(end, "SO_RCVLOWAT",
-                        ::setsockopt(end.fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least));
-    }
     case 9: {
       const int number = (&end == &ends[0] ? 200 : 210) + static_cast<int>(pick(3));
-      if (number == end.fd) return;
+      if (number == end.fd || is_udp) return;  // as of a copy
       const int moved = pick(2) == 0 ? ::dup3(end.fd, number, O_CLOEXEC)
                                      : ::fcntl(end.fd, F_DUPFD_CLOEXEC, number);
       if (moved < 0) ::_exit(3);
