@@ -132,16 +132,18 @@ std::unique_ptr<ClientSession> SessionRequest::await(int port, WaitMode mode, bo
   Packet packet = take_packet(answers_.get());
   packet.descriptors.sent_by(maker_.user);
   if (packet.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "open a session");
-  if (packet.kind != Packet::Kind::descriptors || packet.descriptors.size() > 1) {
-    outcome = packet.kind == Packet::Kind::closed ? Outcome::peer_gone : Outcome::broken;
+  const bool closed = packet.kind == Packet::Kind::closed;
+  if ((packet.kind != Packet::Kind::descriptors && !closed) || packet.descriptors.size() > 1) {
+    outcome = Outcome::broken;
     return nullptr;
   }
   if (packet.descriptors.empty()) {
+    // Also said without a packet, where the server does not know whose socket that is.
     const auto& control = *reinterpret_cast<const SessionControl*>(memory_.data());
     const std::uint32_t error = control.terms.refusal.load(std::memory_order_relaxed);
-    outcome = Outcome::broken;
+    outcome = closed ? Outcome::peer_gone : Outcome::broken;
     if (error < 1 || error > kMostErrno) return nullptr;
-    throw SystemError(static_cast<int>(error), "the server takes no more clients");
+    throw SystemError(static_cast<int>(error), "the server does not take this client");
   }
   // Another kind of socket could make those wait who use it, or ask what it is.
   if (!is_packet_socket(packet.descriptors[0].get())) {

@@ -22,6 +22,8 @@ namespace farcall::call {
 
 namespace {
 
+constexpr unsigned kUnknownId = ~0U;
+
 // What a doorbell that nobody has taken yet counts as; 0 where that cannot be found out.
 int doorbell_bytes() noexcept {
   static std::atomic<int> known{0};
@@ -113,6 +115,12 @@ bool ServerSession::trusts_other() const noexcept { return same_user(caller.uid,
 
 bool ServerSession::other_packet(const Packet& packet) noexcept {
   if (!packet.sender || packet.sender->pid != caller.pid) return false;
+  // From another namespace of processes: who has sent it cannot be told from others there.
+  if (caller.pid == 0) {
+    identity_.real_uid = identity_.saved_uid = kUnknownId;
+    identity_.real_gid = identity_.saved_gid = kUnknownId;
+    return packet.purpose == kPurposeReal || packet.purpose == kPurposeSaved;
+  }
   if (packet.purpose == kPurposeReal) {
     identity_.real_uid = packet.sender->uid;
     identity_.real_gid = packet.sender->gid;

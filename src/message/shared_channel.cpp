@@ -14,6 +14,7 @@
 #include "message/thread.hpp"
 #include "process/background.hpp"
 #include "socket/acceptor.hpp"
+#include "socket/answers.hpp"
 #include "socket/peer.hpp"
 
 namespace farcall::message {
@@ -94,7 +95,7 @@ class SharedChannel::Listener final : public process::Watch,
         message::answer(client.get(), EAGAIN, {});
       } else if (for_status_) {
         if (process::is_own(who.uid)) tell_status(client.get(), *channel);
-      } else if (!may_connect(who, groups_of(client.get()), channel->mode_)) {
+      } else if (!has_number_here(who) || !may_connect(who, groups_of(client.get()), channel->mode_)) {
         message::answer(client.get(), EACCES, {});
       } else {
         greet(client.get(), *channel, who.uid);

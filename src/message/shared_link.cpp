@@ -253,7 +253,7 @@ bool Link::received(std::uint8_t purpose, ReceivedFds& descriptors,
                     const Credentials& sender) noexcept {
   if (purpose != kPurposePulses || descriptors.size() != 2) return false;
   const auto channel = channel_.lock();
-  if (!channel || !made_by_sender(descriptors[1].get(), sender)) return true;
+  if (!channel) return true;
   process::PrivateMapping page;
   try {
     SharedMemory memory = SharedMemory::adopt(std::move(descriptors[0]));
@@ -262,8 +262,10 @@ bool Link::received(std::uint8_t purpose, ReceivedFds& descriptors,
       return true;
     }
     page = process::PrivateMapping(memory.fd(), memory.size());
-    let_in(*channel, page, descriptors[1].get(), sender);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): closing it tells the client
+    // Who cannot be answered is not let in.
+    if (made_by_sender(descriptors[1].get(), sender))
+      let_in(*channel, page, descriptors[1].get(), sender);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): closing the other tells it
   }
   if (page) take_once(*channel, *reinterpret_cast<PulsePage*>(page.data()), sender);
   return true;
