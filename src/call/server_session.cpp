@@ -231,7 +231,7 @@ Outcome ServerSession::take(const Destination& to, Request& request) {
   }
   if (turn.kind != Kind::request && !claim_one_way(found)) return Outcome::would_block;
   begin(turn, request);
-  int refusal = 0;
+  int refusal = std::exchange(refuse_next_, 0);
   const Outcome outcome = take_data(turn, to, request, refusal);
   if (outcome == Outcome::ok && copying_ && nothing_left()) {
     copying_->request = request;
@@ -272,8 +272,9 @@ Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Reques
   std::uint64_t size = turn.size;
   if ((turn.flags & kTransfer) != 0) size = load_once<std::uint64_t>(slot().data);
   if ((turn.flags & kTransferComes) != 0) {
-    refusal = accept_transfer(to.limits.request_bytes);
-    if (refusal == EPROTO) return Outcome::broken;
+    const int error = accept_transfer(to.limits.request_bytes);
+    if (error == EPROTO) return Outcome::broken;
+    if (refusal == 0) refusal = error;
     transfer_.charge = bytes_charged(transfer_.capacity(), to.limits.bytes_per_user);
     if (!transfer_.charge && refusal == 0) refusal = E2BIG;
   }

@@ -213,12 +213,22 @@ void SharedChannel::queue(Pulse pulse) noexcept {
   }
 }
 
-bool SharedChannel::has_room(uid_t user, std::weak_ptr<Link::Pulses> waiting) noexcept {
+bool SharedChannel::OfUser::has_more_than(std::size_t many, int key) const noexcept {
+  if (queued <= many) return false;
+  std::size_t found = 0;
+  for (auto one = pulses.begin(); one != pulses.end() && one->first <= key && found <= many; ++one)
+    if (one->second.user) ++found;
+  return found > many;
+}
+
+bool SharedChannel::has_room(uid_t user, int priority, std::weak_ptr<Link::Pulses> waiting,
+                             bool ahead) noexcept {
   try {
     const std::lock_guard guard(pulses_lock_);
     OfUser& his = pulses_of_[user];
-    if (his.queued < kMostPulses) return true;
-    if (!waiting.expired()) his.paused.push_back(std::move(waiting));
+    if (his.queued < kMostPulsesAhead && (ahead || !his.has_more_than(kMostPulses - 1, -priority)))
+      return true;
+    if (!waiting.expired()) his.paused.emplace(-priority, std::move(waiting));
     return false;
   } catch (const std::bad_alloc&) {
     return true;  // rather too many than none
