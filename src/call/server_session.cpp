@@ -240,7 +240,7 @@ Outcome ServerSession::take(const Destination& to, Request& request) {
   kept_.clear();
   if (outcome != Outcome::ok) return outcome;
   if (!nothing_left()) return Outcome::broken;  // all that comes before a request is for it
-  if (refusal != 0) return answer_refused(refusal, to, request);
+  if (refusal != 0) return answer_refused(refusal, to);
   tell_taken();
   if (request.wants_reply && !stays()) return Outcome::would_block;
   observe::note_received(received_, request.data.data(), request.data.size());
@@ -260,9 +260,8 @@ bool ServerSession::detain(Turn now) noexcept {
          word == now.pack();
 }
 
-Outcome ServerSession::answer_refused(int error, const Destination& to, const Request& request) {
+Outcome ServerSession::answer_refused(int error, const Destination& to) {
   close_later(caller.uid, std::move(to.descriptors));
-  if (!request.wants_reply) return Outcome::broken;
   refuse(error);
   return Outcome::would_block;
 }
@@ -349,7 +348,7 @@ Outcome ServerSession::end_copying(bool read, const Destination& to, Request& re
   request.data = copied->data;
   if (to.large) to.large->free();
   to.large = std::move(copied->into);
-  if (!read) return answer_refused(EFAULT, to, request);
+  if (!read) return answer_refused(EFAULT, to);
   tell_taken();
   if (request.wants_reply && !stays()) return Outcome::would_block;
   observe::note_received(received_, request.data.data(), request.data.size());

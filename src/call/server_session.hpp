@@ -262,7 +262,7 @@ class ServerSession final : public SessionBase {
   int begin_long(std::size_t size, const Destination& to);
   Outcome go_on_copying(const Destination& to, Request& request);
   Outcome end_copying(bool read, const Destination& to, Request& request);
-  Outcome answer_refused(int error, const Destination& to, const Request& request);
+  Outcome answer_refused(int error, const Destination& to);
   void exchanged() noexcept {
     if (transfer_.capacity() > TransferMemory::kMostKept) [[unlikely]]
       drop_transfer();
