@@ -44,8 +44,8 @@ inline constexpr std::int64_t kPieces = std::int64_t{1} << 33;
 inline constexpr unsigned kThreadBits = 22;  // the kernel's highest thread id is 2^22
 inline constexpr std::uint32_t kThreadMask = (std::uint32_t{1} << kThreadBits) - 1;
 
-// How many of one user wait in a channel that are as urgent as the next or more, so that others need
-// not wait behind them; more lie in sockets.
+// How many of one user wait in a channel that are as urgent as the next or more, so that others
+// need not wait behind them; more lie in sockets.
 inline constexpr std::size_t kMostPulses = 64;
 // How many of one user in all, where messages are to come behind those that lie in sockets.
 inline constexpr std::size_t kMostPulsesAhead = 4096;
@@ -142,7 +142,9 @@ class SharedPendingReply final : public PendingReply {
   std::atomic<std::uint32_t> origin{0};
   std::atomic<std::uint32_t> number{0};
   std::atomic<std::int64_t> unblocking{0};  // the id of which the channel has been told that
+  // Likewise, whose it is.
   std::atomic<pid_t> process{0};
+  std::atomic<uid_t> user{0};
   std::atomic<std::uint8_t> priority{0};
 
  private:
@@ -211,8 +213,8 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   // when one may. `ahead`: it has to be there before a message is.
   bool has_room(uid_t user, int priority, std::weak_ptr<Link::Pulses> waiting,
                 bool ahead = false) noexcept;
-  // False: it has no message of that client.
-  bool unblock(const Link& link, UnblockRequest request) noexcept;
+  // False: it has no message of that client; `sender`: of the packet that asks.
+  bool unblock(const Link& link, UnblockRequest request, const Credentials& sender) noexcept;
   void disconnected(const std::shared_ptr<Link>& link) noexcept;
   // The calling thread's, which uses the id of `answering`, if any. Made when first asked for.
   Receiver& receiver(SharedPendingReply* answering = nullptr);

@@ -203,7 +203,10 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
       }
       channel.queue(std::move(pulse));
     } else if (proper && packet.code == PulsePacket::kUnblock) {
-      if (!channel.unblock(*link, UnblockRequest::unpack(packet.value))) ++vain;
+      // In packets that do not say who sends them the kernel tells the real ids, not those that a
+      // process acts with; the socket was asked for with these, as sessions are.
+      const Credentials asker{.pid = sender_.pid, .uid = user_, .gid = sender_.gid};
+      if (!channel.unblock(*link, UnblockRequest::unpack(packet.value), asker)) ++vain;
     } else {  // the end, or nonsense
       channel.port().forget(socket_.get(), number_);
       close();
@@ -339,7 +342,7 @@ void Link::take_once(SharedChannel& channel, PulsePage& page, const Credentials&
     const PulsePacket packet = page.pulses[i];
     if (packet.magic != PulsePacket::kMagic) return;
     if (packet.code == PulsePacket::kUnblock) {
-      (void)channel.unblock(*this, UnblockRequest::unpack(packet.value));
+      (void)channel.unblock(*this, UnblockRequest::unpack(packet.value), sender);
       continue;
     }
     if (packet.code < 0) return;

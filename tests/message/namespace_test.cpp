@@ -14,8 +14,8 @@
 namespace farcall::message::test {
 namespace {
 
-// A server that `leave` takes to namespaces of its own, where it runs `body` with a channel of that name that anybody may
-// open.
+// A server that `leave` takes to namespaces of its own, where it runs `body` with a channel of that
+// name that anybody may open.
 class ServerApart {
  public:
   ServerApart(const std::function<bool()>& leave, const std::string& name,
@@ -74,15 +74,16 @@ TEST(MessageNamespace, AServerThatSeesNoProcessOfItsClientsServesTheirUser) {
   if (!door::test::is_root()) GTEST_SKIP() << "needs root, for a namespace of processes";
   give_up_after(100s);
   const std::string name = unique_name("apart");
-  ServerApart server([] { return ::unshare(CLONE_NEWPID) == 0; }, name, [](int channel) {
-    const Message first = receive(channel);
-    EXPECT_EQ(first.info.pid, 0);
-    EXPECT_EQ(first.info.uid, door::test::kNobody);
-    EXPECT_EQ(answer(first.id, 0, first.text), 0);
-    std::int64_t count = 0;
-    count_pulses(channel, count);
-    EXPECT_EQ(count, kSent);
-  });
+  ServerApart server([] { return ::unshare(CLONE_NEWPID) == 0; }, name,
+                     [](int channel) {
+                       const Message first = receive(channel);
+                       EXPECT_EQ(first.info.pid, 0);
+                       EXPECT_EQ(first.info.uid, door::test::kNobody);
+                       EXPECT_EQ(answer(first.id, 0, first.text), 0);
+                       std::int64_t count = 0;
+                       count_pulses(channel, count);
+                       EXPECT_EQ(count, kSent);
+                     });
   FARCALL_NEEDS_NAMESPACES(server);
   in_child([&] {
     ASSERT_TRUE(door::test::become(door::test::kNobody));

@@ -135,9 +135,8 @@ TEST_P(MessagePulseUrgency, AnUrgentOneDoesNotWaitForManyOfAnotherProcess) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OfAClient, MessagePulseUrgency, ::testing::Values(true));
-INSTANTIATE_TEST_SUITE_P(Client, MessagePulseOrder, ::testing::Bool(), [](const auto& of) {
-  return of.param ? "ThatIsKnown" : "ThatIsNew";
-});
+INSTANTIATE_TEST_SUITE_P(Client, MessagePulseOrder, ::testing::Bool(),
+                         [](const auto& of) { return of.param ? "ThatIsKnown" : "ThatIsNew"; });
 
 // There is an end to those that are taken because a message is behind them.
 TEST(MessagePulseBound, WhoseMessageHasTooManyPulsesBeforeItIsRefused) {
