@@ -237,10 +237,10 @@ class EndpointOwner {
   // What a client's claim to be urgent is worth. On any thread of the port, with its lock held.
   [[nodiscard]] virtual std::uint8_t bounded(std::uint8_t claimed, const Credentials& caller,
                                              std::uint32_t origin) noexcept;
-  // Takes what clients have sent otherwise than by requests, and what a descriptor brings that has
+  // Takes what a client has sent otherwise than by requests, and what a descriptor brings that has
   // to wait for its turn (Port::listen): a request comes that is to be behind that. On a thread
-  // that receives.
-  virtual void take_sent_before() noexcept {}
+  // that receives. False: that is too much, and the request is refused (EAGAIN).
+  virtual bool take_sent_before(const Credentials&) noexcept { return true; }
   // Nobody holds the descriptors of one branch any more; `cookie` was the socket's (SO_COOKIE).
   virtual void branch_closed(std::uint64_t cookie) noexcept;
   // Somebody who holds a descriptor has sent others, for a purpose that is the owner's affair.

@@ -132,16 +132,18 @@ std::unique_ptr<ClientSession> SessionRequest::await(int port, WaitMode mode, bo
   Packet packet = take_packet(answers_.get());
   packet.descriptors.sent_by(maker_.user);
   if (packet.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "open a session");
-  if (packet.kind != Packet::Kind::descriptors || packet.descriptors.size() > 1) {
-    outcome = packet.kind == Packet::Kind::closed ? Outcome::peer_gone : Outcome::broken;
+  const bool closed = packet.kind == Packet::Kind::closed;
+  if ((packet.kind != Packet::Kind::descriptors && !closed) || packet.descriptors.size() > 1) {
+    outcome = Outcome::broken;
     return nullptr;
   }
   if (packet.descriptors.empty()) {
+    // Also said without a packet, where the server does not know whose socket that is.
     const auto& control = *reinterpret_cast<const SessionControl*>(memory_.data());
     const std::uint32_t error = control.terms.refusal.load(std::memory_order_relaxed);
-    outcome = Outcome::broken;
+    outcome = closed ? Outcome::peer_gone : Outcome::broken;
     if (error < 1 || error > kMostErrno) return nullptr;
-    throw SystemError(static_cast<int>(error), "the server takes no more clients");
+    throw SystemError(static_cast<int>(error), "the server does not take this client");
   }
   // Another kind of socket could make those wait who use it, or ask what it is.
   if (!is_packet_socket(packet.descriptors[0].get())) {
@@ -226,9 +228,14 @@ Terms ClientSession::terms() const noexcept {
 [[gnu::hot]] Outcome ClientSession::call(const CallArguments& arguments, CallResults* results,
                                          Deadline deadline, SignalCount since) {
   if (outstanding_) {
-    // The slot is ours again when the server has taken the last one-way request.
-    if (const Outcome outcome = wait_until_taken(deadline, since); outcome != Outcome::ok)
-      return outcome;
+    // The slot is ours again when the server has taken the last one-way request. That it has
+    // refused it nobody has waited for: this is not the call that is to be told.
+    try {
+      if (const Outcome outcome = wait_until_taken(deadline, since); outcome != Outcome::ok)
+        return outcome;
+    } catch (const RefusedRequest&) {
+      return Outcome::broken;
+    }
   }
   ++number_;
   const bool one_way = results == nullptr;
@@ -253,6 +260,7 @@ Outcome ClientSession::wait_until_taken(Deadline deadline, SignalCount since) {
   Turn turn{};
   const Outcome outcome = wait_for_reply(turn, deadline, since);
   outstanding_ = outcome != Outcome::ok;
+  if (!outstanding_ && (turn.flags & kRefused) != 0) return take_refusal(turn);
   if (!outstanding_) transfer_.exchanged();
   return fail(outcome);
 }
@@ -420,19 +428,23 @@ bool ClientSession::copy_reply(std::span<std::byte> into) noexcept {
   return true;
 }
 
+// Throws RefusedRequest, where it makes sense.
+Outcome ClientSession::take_refusal(Turn turn) {
+  // Of an answer that failed before.
+  if ((turn.flags & kTransferComes) != 0) (void)accept_transfer(SIZE_MAX);
+  transfer_ = {};  // the server may not have taken it
+  const std::int64_t error = extra();
+  if (error < 1 || error > kMostErrno) return Outcome::broken;
+  throw RefusedRequest(static_cast<int>(error), "the server refuses the request",
+                       turn.size == kHandedOver);
+}
+
 Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
   results.status = extra();
   std::uint64_t size = turn.size;
   const bool apart = (results.status & results.apart) != 0;
-  if ((turn.flags & kRefused) != 0) {
-    // Of an answer that failed before.
-    if ((turn.flags & kTransferComes) != 0) (void)accept_transfer(SIZE_MAX);
-    transfer_ = {};  // the server may not have taken it
-    if (results.status < 1 || results.status > kMostErrno) return Outcome::broken;
-    throw RefusedRequest(static_cast<int>(results.status), "the server refuses the request",
-                         turn.size == kHandedOver);
-  }
+  if ((turn.flags & kRefused) != 0) return take_refusal(turn);
   if ((turn.flags & kTransferComes) != 0) {
     // The server takes it for given, and what else came with it is not to be taken for what
     // follows.

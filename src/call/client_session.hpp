@@ -202,6 +202,7 @@ class ClientSession final : public SessionBase {
   Outcome wait_until_taken(Deadline deadline, SignalCount since);
   inline bool take_short_reply(Turn turn, CallResults& results) noexcept;
   Outcome take_reply(Turn turn, CallResults& results);
+  Outcome take_refusal(Turn turn);
   Outcome take_long_reply(Turn turn, CallResults& results);
   Outcome make_room(std::uint64_t size, bool apart, CallResults& results) const;
   bool copy_reply(std::span<std::byte> into) noexcept;

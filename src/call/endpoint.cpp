@@ -279,10 +279,12 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
                     const std::shared_ptr<EndpointState>& endpoint) {
   const std::uint64_t since = ticks();
   const int answers = descriptors[1].get();
-  if (!made_by_sender(answers, sender)) return;
   std::uint64_t inode = 0;
   PrivateMapping memory = adopt_session(std::move(descriptors[0]), &inode);
   auto& control = *reinterpret_cast<SessionControl*>(memory.data());
+  // Not said there: it may be somebody else's.
+  if (!made_by_sender(answers, sender))
+    return control.terms.refusal.store(EACCES, std::memory_order_relaxed);
   const auto refuse = [&](int error) {
     control.terms.refusal.store(static_cast<std::uint32_t>(error), std::memory_order_relaxed);
     try {

@@ -62,9 +62,8 @@ bool PortState::queue(Item item, bool told) noexcept {
 void PortState::admit_late() noexcept {
   try {
     for (; !late.empty(); late.pop_front()) {
-      Item& item = late.front();
-      item.late = item.account->deferred.load(std::memory_order_relaxed) != 0;
-      waiting.push(item);
+      late.front().late = true;
+      waiting.push(late.front());
     }
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): they wait a little longer
   }
@@ -178,11 +177,17 @@ void PortState::listen_again(ListenedSource& source) noexcept {
   listen_as_wanted(source);
 }
 
+// For its owner.
+void PortState::take_sent_before(ServerSession& session) {
+  const std::uint64_t since = ticks();
+  const auto owner = session.endpoint->owner.lock();
+  if (owner && !owner->take_sent_before(session.caller)) session.refuse_next(EAGAIN);
+  waiting.charge_at_once(*session.account, kWeightOfUnawaited * (ticks() - since));
+}
+
 // Its sender has sent something else before, which goes before it. In its turn.
 void PortState::serve_what_came_before(Item item) {
-  const std::uint64_t since = ticks();
-  if (const auto owner = item.session->endpoint->owner.lock()) owner->take_sent_before();
-  waiting.charge_at_once(*item.account, kWeightOfUnawaited * (ticks() - since));
+  take_sent_before(*item.session);
   item.late = false;
   item.admitted = true;
   queue(std::move(item), false);

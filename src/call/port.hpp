@@ -158,6 +158,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   void on_source(const std::shared_ptr<ListenedSource>& source);
   void serve(const std::shared_ptr<ListenedSource>& source, std::uint64_t since);
   void listen_again(ListenedSource& source) noexcept;
+  void take_sent_before(ServerSession& session);
   void serve_what_came_before(Item item);
   void listen_as_wanted(const ListenedSource& source) const noexcept;  // with the lock held
   [[nodiscard]] Item item_of(SessionPointer session) const;

@@ -22,6 +22,8 @@ namespace farcall::call {
 
 namespace {
 
+constexpr unsigned kUnknownId = ~0U;
+
 // What a doorbell that nobody has taken yet counts as; 0 where that cannot be found out.
 int doorbell_bytes() noexcept {
   static std::atomic<int> known{0};
@@ -113,6 +115,12 @@ bool ServerSession::trusts_other() const noexcept { return same_user(caller.uid,
 
 bool ServerSession::other_packet(const Packet& packet) noexcept {
   if (!packet.sender || packet.sender->pid != caller.pid) return false;
+  // From another namespace of processes: who has sent it cannot be told from others there.
+  if (caller.pid == 0) {
+    identity_.real_uid = identity_.saved_uid = kUnknownId;
+    identity_.real_gid = identity_.saved_gid = kUnknownId;
+    return packet.purpose == kPurposeReal || packet.purpose == kPurposeSaved;
+  }
   if (packet.purpose == kPurposeReal) {
     identity_.real_uid = packet.sender->uid;
     identity_.real_gid = packet.sender->gid;
@@ -223,7 +231,7 @@ Outcome ServerSession::take(const Destination& to, Request& request) {
   }
   if (turn.kind != Kind::request && !claim_one_way(found)) return Outcome::would_block;
   begin(turn, request);
-  int refusal = 0;
+  int refusal = std::exchange(refuse_next_, 0);
   const Outcome outcome = take_data(turn, to, request, refusal);
   if (outcome == Outcome::ok && copying_ && nothing_left()) {
     copying_->request = request;
@@ -232,7 +240,7 @@ Outcome ServerSession::take(const Destination& to, Request& request) {
   kept_.clear();
   if (outcome != Outcome::ok) return outcome;
   if (!nothing_left()) return Outcome::broken;  // all that comes before a request is for it
-  if (refusal != 0) return answer_refused(refusal, to, request);
+  if (refusal != 0) return answer_refused(refusal, to);
   tell_taken();
   if (request.wants_reply && !stays()) return Outcome::would_block;
   observe::note_received(received_, request.data.data(), request.data.size());
@@ -252,9 +260,8 @@ bool ServerSession::detain(Turn now) noexcept {
          word == now.pack();
 }
 
-Outcome ServerSession::answer_refused(int error, const Destination& to, const Request& request) {
+Outcome ServerSession::answer_refused(int error, const Destination& to) {
   close_later(caller.uid, std::move(to.descriptors));
-  if (!request.wants_reply) return Outcome::broken;
   refuse(error);
   return Outcome::would_block;
 }
@@ -264,8 +271,9 @@ Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Reques
   std::uint64_t size = turn.size;
   if ((turn.flags & kTransfer) != 0) size = load_once<std::uint64_t>(slot().data);
   if ((turn.flags & kTransferComes) != 0) {
-    refusal = accept_transfer(to.limits.request_bytes);
-    if (refusal == EPROTO) return Outcome::broken;
+    const int error = accept_transfer(to.limits.request_bytes);
+    if (error == EPROTO) return Outcome::broken;
+    if (refusal == 0) refusal = error;
     transfer_.charge = bytes_charged(transfer_.capacity(), to.limits.bytes_per_user);
     if (!transfer_.charge && refusal == 0) refusal = E2BIG;
   }
@@ -340,7 +348,7 @@ Outcome ServerSession::end_copying(bool read, const Destination& to, Request& re
   request.data = copied->data;
   if (to.large) to.large->free();
   to.large = std::move(copied->into);
-  if (!read) return answer_refused(EFAULT, to, request);
+  if (!read) return answer_refused(EFAULT, to);
   tell_taken();
   if (request.wants_reply && !stays()) return Outcome::would_block;
   observe::note_received(received_, request.data.data(), request.data.size());

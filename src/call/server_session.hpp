@@ -105,7 +105,7 @@ class ServerSession final : public SessionBase {
   // kInlineBytes. False: it is, or makes no sense, and take() is to follow.
   bool take_short(std::byte* into, Request& request) noexcept {
     const Turn turn = this->turn();
-    const bool unusual = copying_now_.load(std::memory_order_relaxed);
+    const bool unusual = copying_now_.load(std::memory_order_relaxed) || refuse_next_ != 0;
     if (turn.size > most_inline_ || ((turn.flags & ~kAfterOthers) | int{unusual}) != 0 ||
         turn.kind == Kind::done)
       return false;
@@ -146,6 +146,8 @@ class ServerSession final : public SessionBase {
   // Tells the client that its request cannot be taken, or, where the program has been given all
   // that came with it, that it has been refused.
   void refuse(int error, bool handed_over = false) noexcept;
+  // The same, of the one that is there, when it is taken. For its owner.
+  void refuse_next(int error) noexcept { refuse_next_ = error; }
   void set_terms(const Terms& terms) noexcept;
   // For its owner, when there has been a request.
   const CallerIdentity& identity() noexcept {
@@ -260,7 +262,7 @@ class ServerSession final : public SessionBase {
   int begin_long(std::size_t size, const Destination& to);
   Outcome go_on_copying(const Destination& to, Request& request);
   Outcome end_copying(bool read, const Destination& to, Request& request);
-  Outcome answer_refused(int error, const Destination& to, const Request& request);
+  Outcome answer_refused(int error, const Destination& to);
   void exchanged() noexcept {
     if (transfer_.capacity() > TransferMemory::kMostKept) [[unlikely]]
       drop_transfer();
@@ -286,6 +288,7 @@ class ServerSession final : public SessionBase {
   // Of the last request taken. Only the owner writes it; others look, and then claim.
   std::atomic<std::uint32_t> number_{0};
   std::uint32_t untold_ = 0;  // number of a reply; its owner's
+  int refuse_next_ = 0;       // the errno, or 0; its owner's
   std::atomic<bool> owned_{false};
   // Who serves writes the first and looks at `gone` and the second, who tells does the reverse;
   // with asymmetric fences between.

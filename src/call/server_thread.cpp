@@ -404,6 +404,7 @@ Outcome ServerThread::State::next(Incoming& incoming, Deadline deadline, SignalC
       const bool arrived = looked ? session.arrived() : has_arrived(session);
       if ((arrived || linger(session)) && !port_->over(session)) {
         if (port_->limits.by_priority && session.ready_after_others()) {
+          port_->take_sent_before(session);
           if (look_around(incoming)) return Outcome::ok;
           if (!attending_ || !attending_->ready()) continue;
         }

@@ -132,8 +132,8 @@ int farcall_channel_descriptor(int channel) {
 int farcall_name_open(const char* name) {
   const SignalCount since = SignalCount::now();
   return guarded([&] {
-    if (name == nullptr) throw SystemError(EINVAL, "open a name");
     const Deadline deadline = Thread::here().take_deadline();
+    if (name == nullptr) throw SystemError(EINVAL, "open a name");
     int error = ENOENT;
     for (Engine* engine : engines()) {
       try {

@@ -22,9 +22,10 @@ bool any_hung_up(int branch, int socket) noexcept {
 }  // namespace
 
 PulseSender::PulseSender(int branch, const call::Maker& maker, const PulsePacket& first)
-    : maker_(maker) {
+    : maker_(maker), server_(branch) {
   // A channel that has been closed still has its end for a while.
-  if (any_hung_up(branch, -1)) throw SystemError(ESRCH, "the server has gone");
+  if (any_hung_up(branch, -1) || has_server_ended())
+    throw SystemError(ESRCH, "the server has gone");
   const SharedMemory memory = SharedMemory::create(sizeof(PulsePage), "farcall-pulses");
   page_ = process::PrivateMapping(memory.fd(), memory.size());
   page().pulses[0] = first;
@@ -45,6 +46,11 @@ PulseSender::PulseSender(int branch, const call::Maker& maker, const PulsePacket
 PulseSender::~PulseSender() {
   hang_up(answers_);
   hang_up(socket_);
+}
+
+bool PulseSender::has_server_ended() const noexcept {
+  pollfd end{.fd = server_.descriptor.get(), .events = POLLIN, .revents = 0};
+  return server_.ended || (server_.descriptor && ::poll(&end, 1, 0) > 0);
 }
 
 void PulseSender::hang_up(process::PrivateFd& socket) const noexcept {
@@ -72,6 +78,7 @@ bool PulseSender::add(int branch, const PulsePacket& packet, bool& ended) {
 }
 
 bool PulseSender::send(int branch, const PulsePacket& packet) {
+  if (has_server_ended()) throw SystemError(ESRCH, "the server has gone");
   bool ended = false;
   if (page_ && !add(branch, packet, ended)) return !ended;
   if (!socket_) {

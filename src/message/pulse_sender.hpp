@@ -69,18 +69,22 @@ class PulseSender {
   [[nodiscard]] bool is_own() const noexcept {
     return !page_ || epoch_ == process::credentials_epoch();
   }
-  // False: nobody listens any more. Throws SystemError: EAGAIN where too many wait.
+  // False: nobody listens any more. Throws SystemError: EAGAIN where too many wait, ESRCH where the
+  // server's process has ended.
   bool send(int branch, const PulsePacket& packet);
 
  private:
   // Whether the server's socket is to be used.
   bool add(int branch, const PulsePacket& packet, bool& ended);
+  // A child may hold copies of its sockets, which do not hang up.
+  [[nodiscard]] bool has_server_ended() const noexcept;
   void hang_up(process::PrivateFd& socket) const noexcept;
   [[nodiscard]] PulsePage& page() const noexcept {
     return *reinterpret_cast<PulsePage*>(page_.data());
   }
 
   const call::Maker maker_;
+  const call::WatchedProcess server_;
   const std::uint64_t epoch_ = process::credentials_epoch();
   process::PrivateMapping page_;  // until there is a socket
   process::PrivateFd answers_;

@@ -36,6 +36,7 @@
 namespace farcall::message {
 
 class SharedChannel;
+struct Pulse;
 struct Receiver;
 
 inline constexpr std::int64_t kFailed = std::int64_t{1} << 32;
@@ -43,9 +44,11 @@ inline constexpr std::int64_t kPieces = std::int64_t{1} << 33;
 inline constexpr unsigned kThreadBits = 22;  // the kernel's highest thread id is 2^22
 inline constexpr std::uint32_t kThreadMask = (std::uint32_t{1} << kThreadBits) - 1;
 
-// How many of one user wait in a channel, so that others need not wait behind them; more lie
-// in sockets.
+// How many of one user wait in a channel that are as urgent as the next or more, so that others
+// need not wait behind them; more lie in sockets.
 inline constexpr std::size_t kMostPulses = 64;
+// How many of one user in all, where messages are to come behind those that lie in sockets.
+inline constexpr std::size_t kMostPulsesAhead = 4096;
 inline constexpr std::size_t kMostPulseSockets = 64;
 
 // The name of a connection's socket, by which it is known for one, and its channel's flags.
@@ -61,7 +64,7 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
                        std::uint32_t origin) noexcept override {
     return bounded_priority(claimed, caller, static_cast<pid_t>(origin & kThreadMask));
   }
-  void take_sent_before() noexcept override;
+  bool take_sent_before(const Credentials& sender) noexcept override;
   void branch_closed(std::uint64_t cookie) noexcept override;
   bool received(std::uint8_t purpose, ReceivedFds& descriptors,
                 const Credentials& sender) noexcept override;
@@ -87,8 +90,7 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
               const Credentials& sender);
   void take_once(SharedChannel& channel, PulsePage& page, const Credentials& sender) noexcept;
   // As it is to be believed of that sender.
-  void queue(SharedChannel& channel, const PulsePacket& packet, uid_t of_user,
-             const Credentials& sender) noexcept;
+  Pulse pulse_of(const PulsePacket& packet, uid_t of_user, const Credentials& sender) noexcept;
   void forget_ended();
   std::vector<std::shared_ptr<Pulses>> sockets();
 
@@ -140,7 +142,9 @@ class SharedPendingReply final : public PendingReply {
   std::atomic<std::uint32_t> origin{0};
   std::atomic<std::uint32_t> number{0};
   std::atomic<std::int64_t> unblocking{0};  // the id of which the channel has been told that
+  // Likewise, whose it is.
   std::atomic<pid_t> process{0};
+  std::atomic<uid_t> user{0};
   std::atomic<std::uint8_t> priority{0};
 
  private:
@@ -205,10 +209,12 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   Port& port() noexcept { return port_; }
   UniqueFd connect(uid_t user);
   void queue(Pulse pulse) noexcept;
-  // Whether one more pulse of that user may wait; else `waiting`, if any, is resumed when one may.
-  bool has_room(uid_t user, std::weak_ptr<Link::Pulses> waiting) noexcept;
-  // False: it has no message of that client.
-  bool unblock(const Link& link, UnblockRequest request) noexcept;
+  // Whether one more pulse of that user and priority may wait; else `waiting`, if any, is resumed
+  // when one may. `ahead`: it has to be there before a message is.
+  bool has_room(uid_t user, int priority, std::weak_ptr<Link::Pulses> waiting,
+                bool ahead = false) noexcept;
+  // False: it has no message of that client; `sender`: of the packet that asks.
+  bool unblock(const Link& link, UnblockRequest request, const Credentials& sender) noexcept;
   void disconnected(const std::shared_ptr<Link>& link) noexcept;
   // The calling thread's, which uses the id of `answering`, if any. Made when first asked for.
   Receiver& receiver(SharedPendingReply* answering = nullptr);
@@ -229,6 +235,7 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   // One of that user's, the most urgent or the least; none where it has none.
   std::optional<Pulse> take_pulse_of(uid_t user, bool last) noexcept;
   void pulse_taken(uid_t user) noexcept;
+  std::shared_ptr<Link::Pulses> next_paused(uid_t user) noexcept;
   std::int64_t take_message(Receiver& self, SharedPendingReply& pending, Buffers into,
                             farcall_info* info);
   void release_sessions_of_others(const Receiver* self) noexcept;
@@ -257,9 +264,12 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
 
   mutable std::mutex pulses_lock_;  // protects what follows
   struct OfUser {
-    std::multimap<int, Pulse> pulses;                // by falling priority
-    std::size_t queued = 0;                          // of those that count
-    std::deque<std::weak_ptr<Link::Pulses>> paused;  // until there is room
+    std::multimap<int, Pulse> pulses;  // by falling priority
+    std::size_t queued = 0;            // of those that count
+    // Until there is room; by the falling priority of what they hold, and of equals in turn.
+    std::multimap<int, std::weak_ptr<Link::Pulses>> paused;
+    // Whether more than so many that count are at least as urgent; the map's key.
+    [[nodiscard]] bool has_more_than(std::size_t many, int key) const noexcept;
     [[nodiscard]] bool unused() const noexcept {
       return pulses.empty() && queued == 0 && paused.empty();
     }

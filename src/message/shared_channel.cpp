@@ -14,6 +14,7 @@
 #include "message/thread.hpp"
 #include "process/background.hpp"
 #include "socket/acceptor.hpp"
+#include "socket/answers.hpp"
 #include "socket/peer.hpp"
 
 namespace farcall::message {
@@ -94,7 +95,8 @@ class SharedChannel::Listener final : public process::Watch,
         message::answer(client.get(), EAGAIN, {});
       } else if (for_status_) {
         if (process::is_own(who.uid)) tell_status(client.get(), *channel);
-      } else if (!may_connect(who, groups_of(client.get()), channel->mode_)) {
+      } else if (!has_number_here(who) ||
+                 !may_connect(who, groups_of(client.get()), channel->mode_)) {
         message::answer(client.get(), EACCES, {});
       } else {
         greet(client.get(), *channel, who.uid);
@@ -190,72 +192,6 @@ int SharedChannel::descriptor() {
 
 void SharedChannel::post(int priority, int code, std::int64_t value) {
   queue({.code = code, .value = value, .priority = priority, .link = nullptr});
-}
-
-void SharedChannel::queue(Pulse pulse) noexcept {
-  const auto priority = static_cast<std::uint8_t>(std::clamp(pulse.priority, 0, 255));
-  const uid_t user = pulse.user ? *pulse.user : ::geteuid();
-  const bool counts = pulse.user.has_value();
-  bool queued = false;
-  try {
-    {
-      const std::lock_guard guard(pulses_lock_);
-      OfUser& his = pulses_of_[user];
-      his.pulses.emplace(-static_cast<int>(priority), std::move(pulse));
-      if (counts) ++his.queued;
-      queued = true;
-    }
-    port_.post(notices_, priority, user);
-  } catch (const std::exception&) {  // there is no memory for it
-    // There are as many as notices: each notice takes the most urgent one.
-    if (queued) (void)take_pulse_of(user, true);
-  }
-}
-
-bool SharedChannel::has_room(uid_t user, std::weak_ptr<Link::Pulses> waiting) noexcept {
-  try {
-    const std::lock_guard guard(pulses_lock_);
-    OfUser& his = pulses_of_[user];
-    if (his.queued < kMostPulses) return true;
-    if (!waiting.expired()) his.paused.push_back(std::move(waiting));
-    return false;
-  } catch (const std::bad_alloc&) {
-    return true;  // rather too many than none
-  }
-}
-
-std::optional<Pulse> SharedChannel::take_pulse_of(uid_t user, bool last) noexcept {
-  std::optional<Pulse> pulse;
-  {
-    const std::lock_guard guard(pulses_lock_);
-    const auto found = pulses_of_.find(user);
-    if (found == pulses_of_.end() || found->second.pulses.empty()) return {};
-    auto& pulses = found->second.pulses;
-    const auto one = last ? std::prev(pulses.end()) : pulses.begin();
-    pulse = std::move(one->second);
-    pulses.erase(one);
-    if (!pulse->user && found->second.unused()) pulses_of_.erase(found);
-  }
-  if (pulse->user) pulse_taken(*pulse->user);
-  return pulse;
-}
-
-// The notice was that of one of the user's pulses: of these the most urgent.
-bool SharedChannel::take_pulse(uid_t user, farcall_info* info) {
-  const std::optional<Pulse> pulse = take_pulse_of(user, false);
-  if (!pulse) return false;
-  if (info != nullptr) {
-    *info = {};
-    info->connection = pulse->link ? pulse->link->number : 0;
-    info->pid = pulse->sender.pid;
-    info->tid = pulse->thread;
-    info->uid = pulse->sender.uid;
-    info->gid = pulse->sender.gid;
-    info->code = pulse->code;
-    info->value = pulse->value;
-    info->priority = pulse->priority;
-  }
-  return true;
 }
 
 Receiver& SharedChannel::receiver(SharedPendingReply* answering) {
@@ -420,7 +356,8 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedPendingReply& pen
   pending.origin.store(incoming.origin(), std::memory_order_release);
   if ((flags_ & FARCALL_UNBLOCK) != 0)
     pending.number.store(incoming.number(), std::memory_order_release);
-  pending.process.store(process, std::memory_order_relaxed);
+  pending.process.store(process, std::memory_order_release);
+  pending.user.store(incoming.caller().uid, std::memory_order_release);
   pending.priority.store(priority, std::memory_order_relaxed);
   if ((flags_ & FARCALL_INHERIT) != 0) pending.lent = inherit(priority, process, thread);
   return pending.give_id();
@@ -444,28 +381,6 @@ bool SharedChannel::answer(SharedPendingReply& pending, std::span<const std::byt
     self.let_go();
   }
   return outcome == Outcome::ok;
-}
-
-bool SharedChannel::unblock(const Link& link, UnblockRequest request) noexcept {
-  bool found = false;
-  const std::lock_guard guard(lock_);
-  for (const auto& pending : all_pending_) {
-    const std::int64_t id = pending->id();
-    if (id == 0 || pending->connection.load(std::memory_order_acquire) != link.number ||
-        pending->origin.load(std::memory_order_acquire) != request.origin ||
-        (request.number != 0 &&
-         pending->number.load(std::memory_order_acquire) != request.number) ||
-        pending->id() != id)
-      continue;
-    if (pending->unblocking.exchange(id, std::memory_order_relaxed) == id) continue;
-    found = true;
-    queue({.code = FARCALL_PULSE_UNBLOCK,
-           .value = id,
-           .priority = pending->priority.load(std::memory_order_relaxed),
-           .link = nullptr,
-           .user = link.user});
-  }
-  return found;
 }
 
 void SharedChannel::close() noexcept {

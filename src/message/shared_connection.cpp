@@ -83,21 +83,41 @@ class SharedConnection::Death final : public process::Watch,
         priority_(priority) {}
   // On whatever thread: the reactor may be the last who has it.
   ~Death() override { let_go(socket_.release(), maker_); }
-  void start() { registration_.start(socket_.get(), EPOLLRDHUP | EPOLLET, shared_from_this()); }
-  void stop() noexcept { registration_.stop(); }
+  void start() {
+    registration_.start(socket_.get(), EPOLLRDHUP | EPOLLET, shared_from_this());
+    try {
+      if (server_.descriptor)
+        of_process_.start(server_.descriptor.get(), EPOLLIN | EPOLLET, shared_from_this());
+    } catch (...) {
+      stop();
+      throw;
+    }
+    if (server_.ended) tell();
+  }
+  void stop() noexcept {
+    registration_.stop();
+    of_process_.stop();
+  }
+  // Of a process that has ended it is told that it can be read; of a socket not.
   void on_readable(std::uint32_t events) noexcept override {
-    if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0 || told_.exchange(true)) return;
+    if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) tell();
+  }
+
+ private:
+  void tell() noexcept {
+    if (told_.exchange(true)) return;
     const auto channel = channel_.lock();
     if (channel && channel->usable()) channel->post(priority_, FARCALL_PULSE_DEATH, value_);
   }
 
- private:
   const std::weak_ptr<Channel> channel_;
   const std::int64_t value_;
   process::PrivateFd socket_;
+  const call::WatchedProcess server_{socket_.get()};
   const call::Maker maker_;
   const int priority_;
   process::Registration registration_;
+  process::Registration of_process_;
   std::atomic<bool> told_{false};
 };
 

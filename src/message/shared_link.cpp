@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -131,6 +132,24 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
     link->finish();
     return vain;
   }
+  // Takes what has been sent so far, if it was by that process: also what is more than may wait.
+  // False: it was more than that, too.
+  bool take_ahead(pid_t process) noexcept {
+    const auto link = link_.lock();
+    const auto channel = link ? link->channel_.lock() : nullptr;
+    if (!channel) return true;
+    {
+      const std::lock_guard guard(lock_);
+      if (!started_ || !socket_ || sender_.pid != process) return true;
+      int most = 0;
+      std::size_t vain = 0;
+      for (std::size_t left = sent_so_far(); left > 0 && socket_; --left)
+        if (!take_one(link, *channel, most, vain, true)) break;
+      if (socket_) return !held_;
+    }
+    link->finish();
+    return true;
+  }
   // What is in the queue of its user has become less. What is at hand is taken, and the rest as
   // always.
   void resume(Port& port) noexcept {
@@ -155,9 +174,17 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
  private:
   // Beside what is in the socket.
   [[nodiscard]] bool has_at_hand() const noexcept { return held_ || (page_ && taken_ < in_page_); }
-  // Returns false where nothing has come, or it has to wait until there is room.
+  [[nodiscard]] std::size_t sent_so_far() const noexcept {
+    int bytes = 0;
+    if (::ioctl(socket_.get(), FIONREAD, &bytes) != 0) bytes = 0;
+    const std::size_t in_socket =
+        (static_cast<std::size_t>(bytes) + sizeof(PulsePacket) - 1) / sizeof(PulsePacket);
+    return std::size_t{held_.has_value()} + (page_ ? in_page_ - taken_ : 0) + in_socket;
+  }
+  // Returns false where nothing has come, or it has to wait until there is room. `ahead`: of a
+  // message.
   bool take_one(const std::shared_ptr<Link>& link, SharedChannel& channel, int& most,
-                std::size_t& vain) noexcept {
+                std::size_t& vain, bool ahead = false) noexcept {
     const bool at_hand = has_at_hand();
     PulsePacket packet{};
     const Packet::Kind kind = next(packet, *link);
@@ -165,15 +192,21 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
     const bool proper = kind == Packet::Kind::content && packet.magic == PulsePacket::kMagic;
     if (!at_hand) most -= proper && packet.code < 0 ? kCostOfUnblock : 1;
     if (proper && packet.code >= 0) {
-      paused_ = !channel.has_room(user_, weak_from_this());
-      if (paused_) {
+      Pulse pulse = link->pulse_of(packet, user_, sender_);
+      // Where it is paused already, it is among those that are resumed.
+      const auto waiting = paused_ ? std::weak_ptr<Pulses>() : weak_from_this();
+      if (!channel.has_room(user_, pulse.priority, waiting, ahead)) {
+        paused_ = true;
         held_ = packet;
         channel.port().set_enabled(number_, false);
         return false;
       }
-      link->queue(channel, packet, user_, sender_);
+      channel.queue(std::move(pulse));
     } else if (proper && packet.code == PulsePacket::kUnblock) {
-      if (!channel.unblock(*link, UnblockRequest::unpack(packet.value))) ++vain;
+      // In packets that do not say who sends them the kernel tells the real ids, not those that a
+      // process acts with; the socket was asked for with these, as sessions are.
+      const Credentials asker{.pid = sender_.pid, .uid = user_, .gid = sender_.gid};
+      if (!channel.unblock(*link, UnblockRequest::unpack(packet.value), asker)) ++vain;
     } else {  // the end, or nonsense
       channel.port().forget(socket_.get(), number_);
       close();
@@ -235,25 +268,24 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   bool paused_ = false;
 };
 
-void Link::queue(SharedChannel& channel, const PulsePacket& packet, uid_t of_user,
-                 const Credentials& sender) noexcept {
+Pulse Link::pulse_of(const PulsePacket& packet, uid_t of_user, const Credentials& sender) noexcept {
   constexpr std::uint32_t kHighest = kHighestPriority;
   const auto claimed = static_cast<std::uint8_t>(std::min(packet.priority, kHighest));
   const auto thread = static_cast<pid_t>(packet.thread);
-  channel.queue({.code = packet.code,
-                 .value = packet.value,
-                 .priority = bounded_priority(claimed, sender, thread),
-                 .link = shared_from_this(),
-                 .user = of_user,
-                 .sender = sender,
-                 .thread = is_thread(thread, sender.pid) ? thread : 0});
+  return {.code = packet.code,
+          .value = packet.value,
+          .priority = bounded_priority(claimed, sender, thread),
+          .link = shared_from_this(),
+          .user = of_user,
+          .sender = sender,
+          .thread = is_thread(thread, sender.pid) ? thread : 0};
 }
 
 bool Link::received(std::uint8_t purpose, ReceivedFds& descriptors,
                     const Credentials& sender) noexcept {
   if (purpose != kPurposePulses || descriptors.size() != 2) return false;
   const auto channel = channel_.lock();
-  if (!channel || !made_by_sender(descriptors[1].get(), sender)) return true;
+  if (!channel) return true;
   process::PrivateMapping page;
   try {
     SharedMemory memory = SharedMemory::adopt(std::move(descriptors[0]));
@@ -262,8 +294,10 @@ bool Link::received(std::uint8_t purpose, ReceivedFds& descriptors,
       return true;
     }
     page = process::PrivateMapping(memory.fd(), memory.size());
-    let_in(*channel, page, descriptors[1].get(), sender);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): closing it tells the client
+    // Who cannot be answered is not let in.
+    if (made_by_sender(descriptors[1].get(), sender))
+      let_in(*channel, page, descriptors[1].get(), sender);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): closing the other tells it
   }
   if (page) take_once(*channel, *reinterpret_cast<PulsePage*>(page.data()), sender);
   return true;
@@ -308,39 +342,51 @@ void Link::take_once(SharedChannel& channel, PulsePage& page, const Credentials&
     const PulsePacket packet = page.pulses[i];
     if (packet.magic != PulsePacket::kMagic) return;
     if (packet.code == PulsePacket::kUnblock) {
-      (void)channel.unblock(*this, UnblockRequest::unpack(packet.value));
-    } else if (packet.code < 0 || (!own && !channel.has_room(sender.uid, {}))) {
-      return;
-    } else {
-      queue(channel, packet, sender.uid, sender);
+      (void)channel.unblock(*this, UnblockRequest::unpack(packet.value), sender);
+      continue;
     }
+    if (packet.code < 0) return;
+    Pulse pulse = pulse_of(packet, sender.uid, sender);
+    if (!own && !channel.has_room(sender.uid, pulse.priority, {})) return;
+    channel.queue(std::move(pulse));
   }
 }
 
-// In turn, those that wait; each takes what there is room for.
+// The most urgent of those that wait, and of equals in turn; each takes what there is room for.
 void SharedChannel::pulse_taken(uid_t user) noexcept {
-  bool first = true;
-  for (std::size_t rounds = 1; rounds > 0; --rounds) {
-    std::shared_ptr<Link::Pulses> next;
-    {
-      const std::lock_guard guard(pulses_lock_);
-      const auto found = pulses_of_.find(user);
-      if (found == pulses_of_.end()) return;
-      OfUser& his = found->second;
-      if (std::exchange(first, false)) {
-        if (his.queued > 0) --his.queued;
-        rounds += his.paused.size();
-      }
-      if (his.queued > kMostPulses / 2) return;
-      if (his.paused.empty()) {
-        if (his.unused()) pulses_of_.erase(found);
-        return;
-      }
-      next = his.paused.front().lock();
-      his.paused.pop_front();
-    }
-    if (next) next->resume(port_);
+  std::size_t rounds = 0;
+  {
+    const std::lock_guard guard(pulses_lock_);
+    const auto found = pulses_of_.find(user);
+    if (found == pulses_of_.end()) return;
+    OfUser& his = found->second;
+    if (his.queued > 0) --his.queued;
+    rounds = his.paused.size();
+    if (his.unused()) pulses_of_.erase(found);
   }
+  for (; rounds > 0; --rounds) {
+    const std::shared_ptr<Link::Pulses> next = next_paused(user);
+    if (!next) return;
+    next->resume(port_);
+  }
+}
+
+// Null: none waits, or there is no room for what the most urgent holds, and so for none.
+std::shared_ptr<Link::Pulses> SharedChannel::next_paused(uid_t user) noexcept {
+  const std::lock_guard guard(pulses_lock_);
+  const auto found = pulses_of_.find(user);
+  if (found == pulses_of_.end()) return nullptr;
+  OfUser& his = found->second;
+  std::shared_ptr<Link::Pulses> next;
+  while (!next && !his.paused.empty()) {
+    const auto first = his.paused.begin();
+    if (his.queued >= kMostPulsesAhead || his.has_more_than(kMostPulses / 2, first->first))
+      return nullptr;
+    next = first->second.lock();
+    his.paused.erase(first);
+  }
+  if (his.unused()) pulses_of_.erase(found);
+  return next;
 }
 
 std::vector<std::shared_ptr<Link::Pulses>> Link::sockets() {
@@ -357,8 +403,10 @@ void Link::forget_ended() {
   }
 }
 
-void Link::take_sent_before() noexcept {
-  for (const auto& one : sockets()) one->take(Pulses::kMostAtOnce);
+bool Link::take_sent_before(const Credentials& sender) noexcept {
+  bool all = true;
+  for (const auto& one : sockets()) all &= one->take_ahead(sender.pid);
+  return all;
 }
 
 void Link::branch_closed(std::uint64_t) noexcept {

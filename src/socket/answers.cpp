@@ -21,16 +21,24 @@ bool is_packet_socket(int descriptor) noexcept {
   return option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == SOCK_SEQPACKET;
 }
 
+namespace {
+
 // Those who have no number here all look alike.
 bool is_same_group(gid_t a, gid_t b) noexcept {
   return a == b && (!process::is_overflow_id(a) || process::knows_all_users());
+}
+
+}  // namespace
+
+bool has_number_here(const Credentials& who) noexcept {
+  return process::same_user(who.uid, who.uid) && is_same_group(who.gid, who.gid);
 }
 
 bool made_by_sender(int answers, const Credentials& sender) noexcept {
   if (!is_packet_socket(answers)) return false;
   ucred maker{};
   socklen_t size = sizeof maker;
-  return ::getsockopt(answers, SOL_SOCKET, SO_PEERCRED, &maker, &size) == 0 && sender.pid > 0 &&
+  return ::getsockopt(answers, SOL_SOCKET, SO_PEERCRED, &maker, &size) == 0 &&
          maker.pid == sender.pid && process::same_user(maker.uid, sender.uid) &&
          is_same_group(maker.gid, sender.gid);
 }

@@ -16,10 +16,14 @@ namespace farcall {
 // Whether it is a unix socket of packets. Waits for nobody, whatever it is.
 bool is_packet_socket(int descriptor) noexcept;
 
+// Whether user and group have numbers in the user namespace of this process.
+bool has_number_here(const Credentials& who) noexcept;
+
 // Whether a client's descriptor is a packet socket that the sender itself has made. One that was
 // connected to somebody else's listener would be spoken to in the server's name. Of a sender that
-// has no number here as a process, a user or a group (in a namespace) that cannot be told: false.
-// Waits for nobody.
+// has no number here as a user or a group (in a namespace) that cannot be told: false. One that has
+// none as a process is taken for any other of that user's and group's that has none: they can do
+// nothing that it could not. Waits for nobody.
 bool made_by_sender(int answers, const Credentials& sender) noexcept;
 
 // The server's end, which says who has sent each packet (SO_PASSCRED), and the client's. Throws

@@ -231,6 +231,8 @@ std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline,
     left = left.subspan(got);
     check(descriptors.size() <= header.descriptors);  // at once: each byte may bring a hundred
   }
+  if (overflow && descriptors.size() < header.descriptors)
+    throw SystemError(EMFILE, "receive a message: this process has no room for its descriptors");
   check(header.descriptors == descriptors.size() && !overflow);
   fd_message.descriptors = std::move(descriptors);
   return fd_message;

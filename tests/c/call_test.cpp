@@ -498,5 +498,34 @@ TEST_F(CCall, NothingIsLeftOfManyServersAndClients) {
       << descriptors() << " of " << before;
 }
 
+// A door can say anything, also what the library calls an interruption.
+TEST_F(CCall, ADoorThatRefusesWithEagainIsNotAskedAgain) {
+  static std::atomic<int> asked;
+  asked = 0;
+  const int door = ::door_create(
+      [](void*, char*, size_t, door_desc_t*, uint_t) {
+        ++asked;
+        ::door_refuse(EAGAIN);
+      },
+      nullptr, 0);
+  ASSERT_GE(door, 0);
+  const int file = ::open(path.c_str(), O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(file, 0);
+  ::close(file);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  {
+    const Client client = open(path);
+    auto answer = usual<farcall_answer>();
+    EXPECT_EQ(farcall_client_call(client.get(), "x", 1, &answer, nullptr), -EUSERS);
+    EXPECT_EQ(asked, 1);
+    auto options = usual<farcall_call_options>();
+    options.give_up = [](void*) { return int{asked > 3}; };
+    EXPECT_EQ(farcall_client_call(client.get(), "x", 1, &answer, &options), -EUSERS);
+    EXPECT_EQ(asked, 2);
+  }
+  EXPECT_EQ(::fdetach(path.c_str()), 0);
+  EXPECT_EQ(::door_revoke(door), 0);
+}
+
 }  // namespace
 }  // namespace farcall::c::test

@@ -272,7 +272,10 @@ class Signals final : public Source, public EndpointOwner {
     for (; count != 0; --count) port_.post(endpoint, kPriority);
     return 0;
   }
-  void take_sent_before() noexcept override { on_readable(); }
+  bool take_sent_before(const Credentials&) noexcept override {
+    on_readable();
+    return true;
+  }
   void send() const {
     const std::uint64_t one = 1;
     EXPECT_EQ(::write(fd.get(), &one, sizeof one), 8);

@@ -214,5 +214,30 @@ TEST(MessageImpostor, NobodyUnblocksWhatHasComeThroughAnotherConnection) {
   farcall_disconnect(other);
 }
 
+// Whoever has the connection, too, is somebody else.
+TEST(MessageImpostor, NobodyUnblocksWhatAnotherProcessHasSent) {
+  Channel channel(FARCALL_UNBLOCK);
+  const Shared<Event> said;
+  Child client([&] { EXPECT_EQ(send(channel.connection, "x").status, 0); });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  in_child([&] {
+    RawPulses pulses(farcall_connection_descriptor(channel.connection));
+    ASSERT_TRUE(pulses.welcome());
+    for (std::uint32_t number = 0; number < 4; ++number) {
+      PulsePacket packet = pulse_packet(PulsePacket::kUnblock);
+      packet.value = static_cast<std::uint32_t>(client.pid()) | number << kThreadBits;
+      EXPECT_EQ(::send(pulses.socket.get(), &packet, sizeof packet, MSG_NOSIGNAL),
+                static_cast<ssize_t>(sizeof packet));
+    }
+    const PulsePacket last = pulse_packet(7);
+    EXPECT_EQ(::send(pulses.socket.get(), &last, sizeof last, MSG_NOSIGNAL),
+              static_cast<ssize_t>(sizeof last));
+  });
+  EXPECT_EQ(receive(channel.id).info.code, 7);
+  EXPECT_EQ(answer(message.id, 0), 0);
+  EXPECT_EQ(client.join(), 0);
+}
+
 }  // namespace
 }  // namespace farcall::message::test

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <future>
+#include <memory>
 
 #include "door/usage.hpp"
 #include "message/channel.hpp"
@@ -41,12 +42,25 @@ TEST(MessageKill, AReplyBlockedClientSeesADeadServerAtOnce) {
 
 // A child by a system call of the server's own has copies of its sockets, and never uses the
 // library, which would close them.
-TEST(MessageKill, ANameEndsWithAServerWhoseSocketsAChildHolds) {
-  if (!door::test::kernel_sends_pidfds()) GTEST_SKIP() << "the kernel sends no pidfds (Linux 6.5)";
-  give_up_after(100s);
-  const door::test::Shared<std::atomic<pid_t>> child{};
+struct MessageKillHeld : ::testing::Test {
   const std::string name = unique_name("held");
-  NamedServer server(name, [&](int channel) {
+  const Shared<std::atomic<pid_t>> child{};
+  std::unique_ptr<NamedServer> server;
+
+  void SetUp() override {
+    if (!door::test::kernel_sends_pidfds())
+      GTEST_SKIP() << "the kernel sends no pidfds (Linux 6.5)";
+    give_up_after(100s);
+    server = std::make_unique<NamedServer>(name, [this](int channel) { serve(channel); });
+  }
+  void TearDown() override {
+    if (*child > 0) {
+      EXPECT_EQ(::kill(*child, SIGKILL), 0);
+    }
+  }
+  // With a child from the first message on.
+  void serve(int channel) const {
+    const Message message = receive(channel);
     const auto made =
         static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
     if (made == 0) {
@@ -54,17 +68,60 @@ TEST(MessageKill, ANameEndsWithAServerWhoseSocketsAChildHolds) {
       for (;;) ::syscall(SYS_pause);
     }
     child->store(made);
+    answer(message.id, 0, message.text);
     echo_for_ever(channel);
-  });
-  const int before = farcall_name_open(name.c_str());
-  ASSERT_GT(before, 0) << std::strerror(errno);
+  }
+  [[nodiscard]] int open() const {
+    const int connection = farcall_name_open(name.c_str());
+    EXPECT_GT(connection, 0) << std::strerror(errno);
+    return connection;
+  }
+};
+
+TEST_F(MessageKillHeld, ANameEndsWithAServerWhoseSocketsAChildHolds) {
+  const int before = open();
   EXPECT_EQ(send(before, "x").text, "x");
   EXPECT_EQ(farcall_disconnect(before), 0);
-  server.kill();
+  server->kill();
   EXPECT_EQ(farcall_name_open(name.c_str()), -1);
   EXPECT_EQ(errno, ENOENT);
-  ASSERT_GT(*child, 0);
-  EXPECT_EQ(::kill(*child, SIGKILL), 0);
+}
+
+TEST_F(MessageKillHeld, TheDeathOfAServerWhoseSocketsAChildHoldsComesAsAPulse) {
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  Channel own;
+  const int before = open();
+  const int after = open();
+  ASSERT_EQ(farcall_watch_death(before, own.id, 77), 0) << std::strerror(errno);
+  EXPECT_EQ(send(before, "x").text, "x");
+  EXPECT_EQ(receive(own.id, 10, 20ms).error, ETIMEDOUT);
+  server->kill();
+  const Message pulse = receive(own.id);
+  EXPECT_EQ(pulse.info.code, FARCALL_PULSE_DEATH);
+  EXPECT_EQ(pulse.info.value, 77);
+  ASSERT_EQ(farcall_watch_death(after, own.id, 78), 0) << std::strerror(errno);
+  EXPECT_EQ(receive(own.id).info.value, 78) << "where it has happened, at once";
+  for (const int connection : {before, after}) EXPECT_EQ(farcall_disconnect(connection), 0);
+}
+
+TEST_F(MessageKillHeld, NoPulseIsSentToAServerWhoseSocketsAChildHolds) {
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  const int first = open();
+  const int later = open();
+  const int never = open();
+  // The server has had these, and its socket is in use.
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(farcall_pulse(first, 0, 1, 1), 0) << std::strerror(errno);
+    EXPECT_EQ(send(first, "x").text, "x");
+  }
+  ASSERT_TRUE(stop_process(server->pid()));
+  EXPECT_EQ(farcall_pulse(later, 0, 1, 1), 0) << std::strerror(errno);
+  server->kill();
+  for (const int connection : {first, later, never}) {
+    EXPECT_EQ(farcall_pulse(connection, 0, 1, 1), -1);
+    EXPECT_EQ(errno, ESRCH);
+    EXPECT_EQ(farcall_disconnect(connection), 0);
+  }
 }
 
 TEST(MessageKill, ServersOutliveClientsThatAreKilledAtAnyMoment) {

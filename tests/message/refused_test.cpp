@@ -125,5 +125,31 @@ TEST(MessageRefused, ConnectionsOfAUserAreNoMoreThanItsDescriptors) {
   });
 }
 
+// Sends messages of `size` bytes, and then one that is short.
+void expect_refused(int connection, std::size_t size, int error) {
+  const std::string text(size, 'x');
+  EXPECT_EQ(send(connection, text).error, error) << size;
+  EXPECT_EQ(farcall_send_one_way(connection, text.data(), text.size()), -1) << size;
+  EXPECT_EQ(errno, error) << size;
+  EXPECT_EQ(farcall_send_one_way(connection, "x", 1), 0) << std::strerror(errno);
+  EXPECT_EQ(send(connection, "x").text, "x");
+}
+
+TEST(MessageRefused, ALongMessageIsRefusedInTheSameWayWhetherItIsOneWayOrNot) {
+  give_up_after(60s);
+  in_child([] {
+    farcall_limits limits{};
+    limits.size = sizeof limits;
+    limits.request_bytes = 10'000;
+    ASSERT_EQ(farcall_limits_set(&limits), 0);
+    const EchoServer server;
+    // The server's threads are this process's: the call is answered, and no second passes in vain.
+    for (const std::size_t size : {10'001U, 50'000U, 200'000U})
+      expect_refused(server.connection, size, E2BIG);
+    const std::string longest(10'000, 'x');
+    EXPECT_EQ(farcall_send_one_way(server.connection, longest.data(), longest.size()), 0);
+  });
+}
+
 }  // namespace
 }  // namespace farcall::message::test

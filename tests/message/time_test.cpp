@@ -45,12 +45,19 @@ TEST(MessageTime, ACallThatDoesNotWaitUsesItUpAsWell) {
   EXPECT_EQ(receive(channel.id).id, 0);  // sets its own
   farcall_timeout(ns(1ms));
   EXPECT_EQ(farcall_receive(-1, nullptr, 0, nullptr), -1);
-  std::thread later([&] {
-    std::this_thread::sleep_for(50ms);
-    farcall_pulse(channel.connection, 0, 1, 1);
-  });
-  EXPECT_EQ(farcall_receive(channel.id, nullptr, 0, nullptr), 0);
-  later.join();
+  const auto expect_none_left = [&] {
+    std::thread later([&] {
+      std::this_thread::sleep_for(50ms);
+      farcall_pulse(channel.connection, 0, 1, 1);
+    });
+    EXPECT_EQ(farcall_receive(channel.id, nullptr, 0, nullptr), 0) << std::strerror(errno);
+    later.join();
+  };
+  expect_none_left();
+  farcall_timeout(0);
+  EXPECT_EQ(farcall_name_open(nullptr), -1);
+  EXPECT_EQ(errno, EINVAL);
+  expect_none_left();
 }
 
 TEST(MessageTime, NotAtAllMeansAtOnce) {

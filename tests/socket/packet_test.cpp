@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -140,6 +141,24 @@ TEST(Answers, AreForNobodyWhoHasNoNumber) {
     const Credentials unknown{.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()};
     ASSERT_TRUE(process::is_overflow_id(unknown.uid));
     EXPECT_FALSE(made_by_sender(theirs.get(), unknown));
+  });
+}
+
+TEST(FdMessage, WhatThisProcessHasNoDescriptorForIsNotTakenForNonsense) {
+  door::test::in_child([] {
+    const auto [here, there] = socket_pair();
+    send_fd_message(here.get(), {}, std::array{STDERR_FILENO}, Deadline::now());
+    const int next = ::dup(STDERR_FILENO);
+    ASSERT_EQ(::close(next), 0);
+    const rlimit full{.rlim_cur = static_cast<rlim_t>(next), .rlim_max = 4096};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &full), 0);
+    int error = 0;
+    try {
+      (void)receive_fd_message(there.get(), Deadline::now());
+    } catch (const SystemError& failure) {
+      error = failure.code().value();
+    }
+    EXPECT_EQ(error, EMFILE);
   });
 }
 

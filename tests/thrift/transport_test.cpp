@@ -2,6 +2,9 @@
 //
 // What goes wrong, and what it is called.
 #include <signal.h>
+#include <thrift/transport/TBufferTransports.h>
+
+#include <array>
 
 #include "farcall/message.h"
 #include "thrift/server.hpp"
@@ -88,6 +91,96 @@ TEST(ThriftTransport, AFramedCallThatIsRefusedIsNeverMade) {
   transport->open();
   EXPECT_EQ(client.add(30, 40), 70);
   EXPECT_EQ(client.add(500, 600), 1100);
+}
+
+// Serves one client, that sends words of four bytes, as many as it likes in a message.
+template <class Client>
+void with_words(std::shared_ptr<TTransport> (*over)(std::shared_ptr<TTransport>), Client client) {
+  const std::string name = "words-" + std::to_string(::getpid());
+  TFarcallServerTransport listener(name);
+  listener.listen();
+  std::thread server([&] {
+    const auto transport = over(listener.accept());
+    try {
+      for (std::array<std::uint8_t, 4> word{};;) {
+        transport->readAll(word.data(), word.size());
+        word[0] = 'R';
+        transport->write(word.data(), word.size());
+        transport->flush();
+      }
+    } catch (const TTransportException&) {
+      transport->close();
+    }
+  });
+  {
+    TFarcallTransport transport(name);
+    transport.setTimeout(door::test::kPatience);
+    transport.open();
+    client(transport);
+  }
+  server.join();
+}
+std::shared_ptr<TTransport> itself(std::shared_ptr<TTransport> transport) { return transport; }
+std::shared_ptr<TTransport> reading_ahead(std::shared_ptr<TTransport> transport) {
+  return std::make_shared<apache::thrift::transport::TBufferedTransport>(std::move(transport));
+}
+
+void write_words(TFarcallTransport& transport, std::string_view text) {
+  transport.write(reinterpret_cast<const std::uint8_t*>(text.data()),
+                  static_cast<std::uint32_t>(text.size()));
+}
+std::string read_words(TFarcallTransport& transport, std::size_t size) {
+  std::string text(size, ' ');
+  transport.readAll(reinterpret_cast<std::uint8_t*>(text.data()), static_cast<std::uint32_t>(size));
+  return text;
+}
+
+TEST(ThriftTransport, RepliesAreReadInOrderAfterSeveralCalls) {
+  with_words(itself, [](TFarcallTransport& transport) {
+    write_words(transport, "q-01");
+    transport.flush();
+    write_words(transport, "q-02");
+    transport.flush();
+    EXPECT_EQ(read_words(transport, 2), "R-");
+    write_words(transport, "q-03");
+    transport.flush();
+    EXPECT_EQ(read_words(transport, 10), "01R-02R-03");
+  });
+}
+
+TEST(ThriftTransport, CallsThatAreFlushedAtOnceAreAllAnswered) {
+  with_words(itself, [](TFarcallTransport& transport) {
+    write_words(transport, "q-01q-02");
+    transport.flush();
+    EXPECT_EQ(read_words(transport, 8), "R-01R-02");
+  });
+  with_words(reading_ahead, [](TFarcallTransport& transport) {
+    write_words(transport, "q-01q-02");
+    transport.flush();
+    EXPECT_EQ(read_words(transport, 4), "R-01");
+    EXPECT_EQ(type_of([&] { (void)read_words(transport, 4); }), TTransportException::END_OF_FILE);
+  });
+}
+
+TEST(ThriftTransport, TooManyRepliesThatNobodyReadsAreAnError) {
+  with_words(itself, [](TFarcallTransport& transport) {
+    constexpr std::size_t kWords = 10'000;
+    std::string many;
+    for (std::size_t i = 0; i < kWords; ++i) many += "q-01";
+    std::size_t sent = 0;
+    const auto send_on = [&] {
+      for (; sent < 1000; ++sent) {
+        write_words(transport, many);
+        transport.flush();
+      }
+    };
+    EXPECT_EQ(type_of(send_on), TTransportException::BAD_ARGS);
+    EXPECT_GT(sent, 1U);
+    EXPECT_EQ(read_words(transport, sent * many.size()).size(), sent * many.size());
+    write_words(transport, "q-02");
+    transport.flush();
+    EXPECT_EQ(read_words(transport, 4), "R-02");
+  });
 }
 
 TEST(ThriftTransport, ANameIsServedOnce) {

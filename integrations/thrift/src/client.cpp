@@ -26,6 +26,8 @@ TFarcallTransport::~TFarcallTransport() = default;
 
 namespace {
 
+constexpr std::size_t kMostUnread = std::size_t{1} << 20;
+
 // Waits for the answer whatever signals come. How many bytes came is in `replied`.
 int exchange(const MessageConnection& connection, std::span<const iovec> out,
              std::span<std::byte> room, std::span<const int> descriptors, const Within& within,
@@ -166,23 +168,25 @@ bool TFarcallTransport::peek() {
 
 void TFarcallTransport::call(std::span<const std::byte> request) {
   const Within within(timeout_);
+  const std::size_t before = keep_unread();
   const auto send = [&](std::span<const std::byte> out, std::size_t& replied) {
     const iovec message = part(out.data(), out.size());
-    return exchange(connection_, std::span(&message, 1), room(), {}, within, replied);
+    return exchange(connection_, std::span(&message, 1), room().subspan(before), {}, within,
+                    replied);
   };
   std::size_t replied = 0;
   int status = send(request, replied);
   if (status == kLonger) {
     std::uint64_t length = 0;
     if (replied != sizeof length) throw SystemError(EPROTO, "reply");
-    std::memcpy(&length, room().data(), sizeof length);
-    if (length > FARCALL_MESSAGE_MAX) throw SystemError(EPROTO, "reply");
-    make_room(length);
+    std::memcpy(&length, room().data() + before, sizeof length);
+    if (length > FARCALL_MESSAGE_MAX - before) throw SystemError(EPROTO, "reply");
+    make_room(before + length);
     status = send({}, replied);
     if (replied != length) throw SystemError(EPROTO, "reply");
   }
   if (status != kWhole) throw SystemError(EPROTO, "reply");
-  received(replied);
+  received(before + replied);
 }
 
 void TFarcallTransport::call_far(std::span<const std::byte> request) {
@@ -190,10 +194,11 @@ void TFarcallTransport::call_far(std::span<const std::byte> request) {
   std::size_t replied = 0;
   const int status = exchange(connection_, out, far_->all(), {}, Within(timeout_), replied);
   if (status != kWhole) throw SystemError(EMSGSIZE, "reply");
-  make_room(replied);
-  std::ranges::copy(far_->all().first(replied), room().begin());
+  const std::size_t before = keep_unread();
+  make_room(before + replied);
+  std::ranges::copy(far_->all().first(replied), room().subspan(before).begin());
   far_->give_back(replied);
-  received(replied);
+  received(before + replied);
 }
 
 void TFarcallTransport::flush() {
@@ -203,6 +208,11 @@ void TFarcallTransport::flush() {
   }
   const auto message = written();
   if (message.empty()) return;
+  if (unread() > kMostUnread) {
+    forget_written();  // it is not sent later instead
+    throw TTransportException(TTransportException::BAD_ARGS,
+                              name_ + ": too many replies are not read yet");
+  }
   give_room_back();
   try {
     // One-way calls are answered before they are served there, too.

@@ -115,6 +115,15 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
 
   void flush() override {
     const auto reply = written();
+    // More calls came with this one, and their replies go along.
+    if (message_ && unread() != 0) return;
+    if (!message_ && answered_ && !reply.empty()) {
+      forget_written();
+      shut();
+      throw TTransportException(TTransportException::CORRUPTED_DATA,
+                                origin_ + ": a further reply to one message");
+    }
+    answered_ = static_cast<bool>(message_);
     if (message_ && reply.size() > message_.info().room) return keep(reply.size());
     if (message_) answer(message_, reply, kWhole);
     forget_written();
@@ -191,6 +200,7 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
       }
     }
     received(info.length);
+    answered_ = false;
     if (message_ && is_one_way({rBase_, info.length})) answer(message_, {}, kWhole);
     return true;
   }
@@ -224,7 +234,8 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
   MessageChannel channel_;
   const int number_;  // the channel's, which refuses it once it is closed
   ReceivedMessage message_;
-  process::Charge kept_;  // a reply that was too long
+  process::Charge kept_;   // a reply that was too long
+  bool answered_ = false;  // by a reply that was written
   std::atomic<At> at_{At::work};
   std::atomic<bool> open_{true};
 };

@@ -51,6 +51,18 @@ void MessageTransport::make_room(std::size_t bytes) {
   in_.resize(std::max(bytes, std::min<std::size_t>(in_.size() * 2, FARCALL_MESSAGE_MAX)));
 }
 
+std::size_t MessageTransport::keep_unread() {
+  const std::size_t left = unread();
+  if (left == 0) return 0;
+  std::memmove(in_.data(), rBase_, left);
+  setReadBuffer(in_.data(), static_cast<std::uint32_t>(left));
+  if (in_.size() < left + kInBytes) {
+    in_.resize(left + kInBytes);
+    setReadBuffer(in_.data(), static_cast<std::uint32_t>(left));
+  }
+  return left;
+}
+
 void MessageTransport::give_room_back() noexcept {
   if (in_.size() <= kKeep || rBase_ != rBound_) return;
   in_.resize(kKeep);

@@ -17,6 +17,13 @@
 // is known by its first bytes, in the binary, compact and JSON protocols, framed or not; in others
 // a one-way call waits until it has been served.
 //
+// A call may be sent (flush()) before the reply to the one before it is read: each waits for its
+// own reply, and they are read in order. More than 1 MiB of replies that nobody has read is too
+// much: flush() fails with BAD_ARGS, and sends nothing. Several calls that are flushed at once are
+// answered at once, where the server reads this transport itself or frames; a transport that reads
+// ahead there (TBufferedTransport) answers the first, and the server closes the connection
+// (END_OF_FILE) rather than drop the others' replies. A one-way call is flushed by itself.
+//
 // Over a name that a bridge has imported (farcall-bridge(1)) all is the same, but that each call
 // may find another server of that name, and is at most 64 MiB long.
 //
@@ -71,6 +78,12 @@ class MessageTransport
     return std::as_writable_bytes(std::span(in_));
   }
   void make_room(std::size_t bytes);
+  // Of what came.
+  [[nodiscard]] std::size_t unread() const noexcept {
+    return static_cast<std::size_t>(rBound_ - rBase_);
+  }
+  // Puts that at the beginning of the room, with some behind it. Returns how much it is.
+  std::size_t keep_unread();
   // Lets go what is more than a connection keeps, once all of a message has been read.
   void give_room_back() noexcept;
 
