@@ -78,24 +78,24 @@ bool all_good(std::uintptr_t first, std::uintptr_t last, bool to_write) noexcept
   return true;
 }
 
-// Many pages in a row that this thread has found to be good. Whether there is still memory behind
-// them is looked at each time.
+// Many pages in a row that this thread has found to be good: to be read, or to be written to, for
+// which not all were looked at. Whether there is still memory behind them is looked at each time.
 class GoodRanges {
  public:
   [[nodiscard]] bool has(std::uintptr_t first, std::uintptr_t last, bool to_write) const noexcept {
     return std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& range) {
-      return range.first <= first && last <= range.last && (range.writable || !to_write);
+      return range.first <= first && last <= range.last && range.to_write == to_write;
     });
   }
-  void add(std::uintptr_t first, std::uintptr_t last, bool writable) noexcept {
-    ranges_[next_++ % ranges_.size()] = {first, last, writable};
+  void add(std::uintptr_t first, std::uintptr_t last, bool to_write) noexcept {
+    ranges_[next_++ % ranges_.size()] = {first, last, to_write};
   }
 
  private:
   struct Range {
     std::uintptr_t first = 1;
     std::uintptr_t last = 0;
-    bool writable = false;
+    bool to_write = false;
   };
   std::array<Range, 4> ranges_{};
   unsigned next_ = 0;
