@@ -38,6 +38,7 @@ class End {
         lifeline_(std::move(lifeline)),
         entry_(description(role, memory_)),
         ring(memory_.view(), Waiter(lifeline_.get(), mode, kDoorbells)) {
+    take_out_of_band_as_well(lifeline_.get());
     ring.observe(role == observe::Role::reader ? entry_.received() : entry_.sent());
   }
   // False in a forked child that has inherited the object.

@@ -71,6 +71,11 @@ void take_doorbells(void*, int lifeline) noexcept {
   }
 }
 
+void take_out_of_band_as_well(int socket) noexcept {
+  const int on = 1;
+  ::syscall(SYS_setsockopt, socket, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on);
+}
+
 void DoorbellSocket::hang_up() noexcept {
   if (!socket_.is_here()) return;
   // Nothing comes in any more.

@@ -14,13 +14,19 @@
 namespace farcall {
 
 void take_doorbells(void* context, int lifeline) noexcept;
+// Before anything is read from a socket that may come from anybody: what is sent out of band comes
+// as the rest does. Else the kernel throws it away in the thread that reads, and closes there what
+// came with it.
+void take_out_of_band_as_well(int socket) noexcept;
 inline constexpr Drain kDoorbells{take_doorbells, nullptr};
 
 // An end of one, of this process alone. The peer is told at once when this goes.
 class DoorbellSocket {
  public:
   DoorbellSocket() noexcept = default;
-  explicit DoorbellSocket(process::PrivateFd socket) noexcept : socket_(std::move(socket)) {}
+  explicit DoorbellSocket(process::PrivateFd socket) noexcept : socket_(std::move(socket)) {
+    if (socket_.is_here()) take_out_of_band_as_well(socket_.get());
+  }
   DoorbellSocket(DoorbellSocket&&) noexcept = default;
   DoorbellSocket& operator=(DoorbellSocket&& other) noexcept {
     if (this == &other) return *this;

@@ -15,6 +15,7 @@
 #include "farcall/error.hpp"
 #include "process/identity.hpp"
 #include "socket/acceptor.hpp"
+#include "socket/doorbells.hpp"
 #include "socket/wait_for.hpp"
 #include "wait/held_signals.hpp"
 
@@ -209,6 +210,7 @@ std::size_t receive_some(int socket, std::span<std::byte> bytes, ReceivedFds& de
 
 std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline,
                                             std::optional<SignalCount> since) {
+  take_out_of_band_as_well(socket);
   FdMessageHeader header{};
   ReceivedFds descriptors;
   descriptors.sent_by(peer_credentials(socket).uid);
