@@ -445,7 +445,9 @@ bool take_doorbell_told(Side& side, int fd) noexcept {
   if (in == nullptr || in->doorbell.load(std::memory_order_relaxed) == 0) [[likely]]
     return false;
   const Guard guard(side.receive_lock);
-  if (!guard || side.in().control == nullptr || side.receiver.busy()) return false;
+  // By now the number may be another file's; a side that is found is not freed before the lock is.
+  if (!guard || find_side(fd) != &side || side.in().control == nullptr || side.receiver.busy())
+    return false;
   const std::uint64_t before = side.receiver.kernel_taken();
   take_doorbell(side, fd);
   if (side.receiver.kernel_taken() == before) return false;

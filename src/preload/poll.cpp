@@ -286,8 +286,14 @@ long poll_by_number([[maybe_unused]] long number, const long* words) {
         with_errno(kernel(number, asked, words[1], words[2], words[3], words[4], words[5])));
   };
 #ifdef SYS_poll
-  if (number == SYS_poll)
-    return poll_for(fds, count, static_cast<int>(words[2]) == 0, nullptr, libc_call);
+  if (number == SYS_poll) {
+    const int timeout = static_cast<int>(words[2]);
+    TimeLeft left(timeout * TimeLeft::kMillisecond);
+    return poll_for(fds, count, timeout == 0, nullptr, [&](pollfd* asked) {
+      return static_cast<int>(
+          with_errno(kernel(number, asked, words[1], long{left.milliseconds()})));
+    });
+  }
 #endif
   const auto* const mask = reinterpret_cast<const sigset_t*>(words[3]);
   // Of another size: the kernel refuses it.

@@ -163,8 +163,8 @@ ssize_t receive_directly(Side& side, const Call& call, Guard& guard) noexcept(fa
 
 bool is_at_urgent_byte(const Side& side, int fd) noexcept {
   int is_there = 0;
-  return side.in().control != nullptr &&
-         side.in().control->urgent_sent.load(std::memory_order_relaxed) != 0 &&
+  const Direction* const in = side.in().control;  // it may be closed meanwhile
+  return in != nullptr && in->urgent_sent.load(std::memory_order_relaxed) != 0 &&
          kernel(SYS_ioctl, fd, SIOCATMARK, &is_there) == 0 && is_there != 0;
 }
 

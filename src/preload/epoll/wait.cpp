@@ -144,7 +144,7 @@ int ask_kernel(Set& set, const Wait& wait, std::uint32_t sleeping) {
 
 // What was no news may have taken the place of what is: then it is asked once more.
 int ask_kernel_at_once(Set& set, const Wait& wait) {
-  for (int tries = 0; tries < 2; ++tries)
+  for (int tries = 0; tries < 8; ++tries)
     if (const int told = ask_kernel(set, wait, 0); told != kNoNews) return told;
   return 0;
 }
