@@ -207,6 +207,21 @@ TEST(DoorCall, RefusesDataWithAHoleWhereMemoryWas) {
   });
 }
 
+// Of many pages that are to be written to not all are looked at.
+TEST(DoorCall, RefusesDataWithAHoleThatWasInABuffer) {
+  const int door = ::door_create(echo, nullptr, 0);
+  in_child([&] {
+    const Pages pages(40);
+    ASSERT_EQ(::mprotect(pages.begin() + 26 * Pages::kPage, Pages::kPage, PROT_NONE), 0);
+    constexpr size_t kSize = 40 * Pages::kPage;
+    door_arg_t arguments{};
+    arguments.rbuf = pages.begin();
+    arguments.rsize = kSize;
+    EXPECT_EQ(ERROR_OF(::door_call(door, &arguments)), 0);
+    EXPECT_EQ(error_of_request(door, {pages.begin(), kSize, nullptr, 0}), EFAULT);
+  });
+}
+
 // That a page can be read is known for a while. It says nothing of what can be written to it.
 TEST(DoorCall, RefusesABufferThatItHasOnlyRead) {
   const int door = ::door_create(echo, nullptr, 0);
