@@ -16,6 +16,7 @@
 
 #include <thread>
 
+#include "connected.hpp"
 #include "farcall/memory.hpp"
 #include "preload/options.hpp"
 #include "preload/real.hpp"
@@ -156,6 +157,52 @@ TEST(ToKernelNews, WakesNobodyWhoSleeps) {
     waits.join();
     EXPECT_EQ(receive(pair.server.get()), "unread");
   }
+}
+
+// The number that a thread waits for is another file's by the time that the peer leaves.
+TEST(ToKernelNews, AreTakenOutOfNothingElse) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd told(ends[0]);
+  const UniqueFd tell(ends[1]);
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd got(ends[0]);
+  const UniqueFd get(ends[1]);
+  constexpr int kUntilMemoryIsUsed = 800;
+  const Connected connected = with_child([&](int peer) {
+    char bytes[16];
+    for (int i = 0; i < kUntilMemoryIsUsed; ++i) {
+      require(::recv(peer, bytes, 1, 0) == 1, "recv");
+      require(::write(get.get(), "", 1) == 1, "write");
+    }
+    require(::read(told.get(), bytes, 1) == 1, "read");
+    set(peer, SOL_SOCKET, SO_RCVLOWAT, 2);
+    require(::recv(peer, bytes, sizeof bytes, 0) == 6, "receive what was unread");
+  });
+  const int number = connected.fd.get();
+  const UniqueFd kept(::dup(number));
+  std::thread waits([&] {
+    pollfd wait{.fd = number, .events = POLLIN, .revents = 0};
+    (void)::poll(&wait, 1, 300);
+  });
+  ::usleep(50'000);  // it sleeps, most of the time
+  int other[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, other), 0);
+  const UniqueFd one(other[0]);
+  const UniqueFd end(other[1]);
+  ::close(number);
+  ASSERT_EQ(::dup2(one.get(), number), number);
+  ASSERT_EQ(::send(end.get(), "datagram", 8, 0), 8);
+  char byte = 0;
+  for (int i = 0; i < kUntilMemoryIsUsed; ++i) {
+    ASSERT_EQ(::send(kept.get(), "x", 1, MSG_NOSIGNAL), 1);
+    ASSERT_EQ(::read(got.get(), &byte, 1), 1);
+  }
+  ASSERT_EQ(::send(kept.get(), "unread", 6, MSG_NOSIGNAL), 6);
+  ASSERT_EQ(::write(tell.get(), "", 1), 1);
+  waits.join();
+  EXPECT_EQ(receive(number), "datagram");
+  EXPECT_EQ(connected.child->status(), 0);
 }
 
 // All is there before: other threads read and write the number all the time.
