@@ -102,7 +102,7 @@ inline Connected with_child(const std::function<void(int)>& work) {
     }
     work(peer);
   });
-  made.fd = UniqueFd(::socket(stream_family(), SOCK_STREAM, 0));  // children keep it
+  made.fd = UniqueFd(::socket(stream_family(), socket_type(), 0));  // children keep it
   EXPECT_EQ(::connect(made.fd.get(), address.get(), address.size), 0);
   // The two find each other where neither has bytes under way, which on a busy machine takes
   // longer.
