@@ -519,6 +519,7 @@ TEST_F(CCall, ADoorThatRefusesWithEagainIsNotAskedAgain) {
     EXPECT_EQ(farcall_client_call(client.get(), "x", 1, &answer, nullptr), -EUSERS);
     EXPECT_EQ(asked, 1);
     auto options = usual<farcall_call_options>();
+    options.timeout = FARCALL_FOREVER;
     options.give_up = [](void*) { return int{asked > 3}; };
     EXPECT_EQ(farcall_client_call(client.get(), "x", 1, &answer, &options), -EUSERS);
     EXPECT_EQ(asked, 2);
