@@ -202,7 +202,8 @@ TEST(DoorCall, RefusesDataWithAHoleWhereMemoryWas) {
     EXPECT_EQ(receive(), 0);
     ASSERT_EQ(::munmap(pages.begin() + 20 * Pages::kPage, Pages::kPage), 0);
     EXPECT_EQ(send(), EFAULT);
-    EXPECT_EQ(receive(), EFAULT);
+    // The module looks at what it writes to, which is nothing here.
+    EXPECT_EQ(receive(), over_module() ? 0 : EFAULT);
     EXPECT_EQ(error_of(door, "the server is well"), 0);
   });
 }
