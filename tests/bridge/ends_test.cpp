@@ -186,9 +186,10 @@ TEST_F(BridgeEnds, CallsThatComeAsANameIsInstalledAreServed) {
         while (!stop) (void)call("x");
       });
     start_exporter();
-    EXPECT_TRUE(eventually([this] { return call("x") == "x"; }));
+    const bool is_served = eventually([this] { return call("x") == "x"; });
     stop = true;
     for (std::thread& client : clients) client.join();
+    ASSERT_TRUE(is_served) << "round " << round << ", exporter: " << exporter_->said();
     for (int i = 0; i < 5; ++i) EXPECT_EQ(call("x"), "x") << round << ' ' << i;
   }
 }
