@@ -26,8 +26,15 @@ fi
 
 mkdir -p build/demo
 failed=0 # a row that fails is told of, and the rest is shown all the same
+rm -f build/demo/compare.json
+# A library of others that does not answer is no failure of this project.
 build/release/farcall compare --quick --rows main --sizes 64,4K,64K,1M --placement two-cpus,one-cpu \
-  --json build/demo/compare.json --plot build/demo/compare.png || failed=1
+  --json build/demo/compare.json --plot build/demo/compare.png ||
+  /usr/bin/python3 -c 'import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+failed = [row for row in rows if "error" in row]
+sys.exit(not failed or any(row["engine"] != "library" for row in failed))' build/demo/compare.json ||
+  failed=1
 
 # sockperf, as Debian has it: 64 bytes there and back, halved; its server and its client both plain,
 # or both under farcall run.
