@@ -26,8 +26,7 @@ ssize_t send_by_kernel(UdpSocket& socket, int fd, const msghdr& message, int fla
       real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(fd, &message, flags);
   if (sent < 0) return sent;
   detail::udp_sent_by_kernel.fetch_add(1, std::memory_order_relaxed);
-  if (socket.was_connected.load(std::memory_order_relaxed))
-    socket.may_have_error.store(true, std::memory_order_relaxed);
+  udp_note_sent_by_kernel(socket);
   return sent;
 }
 

@@ -31,8 +31,7 @@ constinit std::array<std::atomic<std::uint64_t>, kMostUdpSockets / kWordBits> so
 
 // The receiver is dead; what it has not read goes again.
 void send_again(UdpSocket& socket, int fd, OutFlow& flow) noexcept {
-  if (socket.was_connected.load(std::memory_order_relaxed))
-    socket.may_have_error.store(true, std::memory_order_relaxed);
+  udp_note_sent_by_kernel(socket);
   flow.sender.take_back([&](const std::byte* first, std::size_t first_size, const std::byte* second,
                             std::size_t second_size) noexcept {
     iovec parts[2] = {{const_cast<std::byte*>(first), first_size},

@@ -236,6 +236,12 @@ int udp_highest() noexcept;
 ssize_t udp_send(UdpSocket& socket, int fd, const msghdr& message, int flags) noexcept;
 ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept;
 
+// The kernel may say of what it is given that nobody is there.
+inline void udp_note_sent_by_kernel(UdpSocket& socket) noexcept {
+  if (socket.was_connected.load(std::memory_order_relaxed))
+    socket.may_have_error.store(true, std::memory_order_relaxed);
+}
+
 // An error that ended a call which had something to tell already: told once, as the kernel does.
 inline void udp_keep_error(UdpSocket& socket, int error) noexcept {
   // Those of the call, or of its descriptor, are not the socket's.
