@@ -364,7 +364,9 @@ void ServerSession::drop_transfer(bool read) noexcept {
   const std::size_t size = transfer_.capacity();
   if (size == 0) return;
   const Charge until_then = std::exchange(transfer_.charge, {});
-  free_later(caller.uid, size, Dropped(std::exchange(transfer_, {}), gone || (read && !own_user_)));
+  // Where this side has ended it, the client may still be reading the last reply.
+  const bool left = gone && !endpoint->closed;
+  free_later(caller.uid, size, Dropped(std::exchange(transfer_, {}), left || (read && !own_user_)));
 }
 
 void ServerSession::refuse(int error, bool handed_over) noexcept {

@@ -94,6 +94,26 @@ TEST(DoorOverlap, ArgumentsThatTheReplyIsWrittenOverAreRight) {
   });
 }
 
+// The server has done with them once the procedure has returned; the client may be long in reading.
+TEST(DoorResultsAtTheEnd, AreWholeWhereTheProcedureHasRevokedItsDoor) {
+  static int door;
+  static std::string reply(std::size_t{8} << 20, 'x');
+  constexpr auto kLast = [](void*, char*, size_t, door_desc_t*, uint_t) {
+    EXPECT_EQ(::door_revoke(door), 0);
+    ::door_return(reply.data(), reply.size(), nullptr, 0);
+  };
+  for (int i = 0; i < 20; ++i) {
+    door = ::door_create(kLast, nullptr, 0);
+    ASSERT_GE(door, 0);
+    in_child([&] {
+      door_arg_t call{};
+      ASSERT_EQ(::door_call(door, &call), 0) << std::strerror(errno);
+      EXPECT_TRUE(std::string_view(call.data_ptr, call.data_size) == reply);
+      EXPECT_EQ(::munmap(call.rbuf, call.rsize), 0);
+    });
+  }
+}
+
 TEST_F(DoorResults, GoWhereTheCallerWantsThemIfTheyFit) {
   in_server_and_client([&] {
     for (const size_t size : kSizes) {
