@@ -254,7 +254,9 @@ int wait_for(Waited& waited, const sigset_t* mask, Look look, LibcCall libc_call
       return -1;
     }
   }
-  for (;;) {
+  // A peer that rings for ever is no more patient than one that sends: the program is told of it.
+  constexpr int kMostRings = 64;
+  for (int rings = 0;; ++rings) {
     while (waited.enter()) {
       waited.leave();
       // Another thread may have taken it.
@@ -266,7 +268,7 @@ int wait_for(Waited& waited, const sigset_t* mask, Look look, LibcCall libc_call
     waited.leave();
     waited.slept();
     errno = error;
-    if (ready <= 0 || !waited.take_doorbells()) return ready;
+    if (ready <= 0 || rings == kMostRings || !waited.take_doorbells()) return ready;
     if (const int others = look(); others != 0) return others;
   }
 }
