@@ -3,6 +3,7 @@
 // Hooks: syscall(2).
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <linux/bpf.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -103,7 +104,20 @@ long submit(long number, Arguments a) {
   return left_to_kernel(number, a);
 }
 
+// A socket in a map of a BPF program, which joins it to another in the kernel. The value of such a
+// map begins with the descriptor, in 4 or 8 bytes.
+long change_map(long number, Arguments a) {
+  const auto* const asked = argument<const bpf_attr*>(a[1]);
+  if (a[0] == BPF_MAP_UPDATE_ELEM && !is_no_address(asked)) {
+    const auto* const value = reinterpret_cast<const std::int32_t*>(asked->value);
+    const bool may_be_socket = asked->value % sizeof *value == 0 && !is_no_address(value);
+    if (may_be_socket) leave_socket(*value);
+  }
+  return left_to_kernel(number, a);
+}
+
 constexpr Row kThatSubmit[] = {
+    {SYS_bpf, change_map},
     {SYS_io_uring_setup, by<&set_up_ring>},
     {SYS_io_uring_enter, [](long /*number*/, Arguments a) { return enter_ring(a); }},
     {SYS_io_uring_register, [](long /*number*/, Arguments a) { return register_with_ring(a); }},

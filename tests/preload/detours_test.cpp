@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/aio_abi.h>
+#include <linux/bpf.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -17,6 +19,7 @@
 
 #include "children.hpp"
 #include "executed.hpp"
+#include "preload/real.hpp"
 #include "stream_pair.hpp"
 
 extern "C" int __fcntl(int fd, int command, ...);
@@ -103,6 +106,26 @@ TEST(Calls, TheKernelsAsynchronousCallsKeepTheirPlace) {
   pair.put("third");
   EXPECT_EQ(receive_all(pair.server.get(), 18), "first second third");
   ::syscall(SYS_io_destroy, context);
+}
+
+constexpr timespec kLongEnough{.tv_sec = 10, .tv_nsec = 0};
+
+// A BPF program joins it to another there. Whether the kernel takes it makes no difference.
+TEST(Calls, ASocketIsTheKernelsBeforeItIsPutIntoAMapOfBpf) {
+  const UsedPair pair;
+  pair.put("first ");
+  const std::uint32_t key = 0;
+  const std::int32_t value = pair.client.get();
+  bpf_attr change{};
+  change.map_fd = 1000;
+  change.key = reinterpret_cast<std::uintptr_t>(&key);
+  change.value = reinterpret_cast<std::uintptr_t>(&value);
+  EXPECT_EQ(::syscall(SYS_bpf, BPF_MAP_UPDATE_ELEM, &change, sizeof change), -1);
+  pair.put("second");
+  pollfd there{.fd = pair.server.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(kernel(SYS_ppoll, &there, 1, &kLongEnough, nullptr, 0), 1);
+  EXPECT_EQ(receive_all(pair.server.get(), 12), "first second");
+  pair.talk(3);
 }
 
 TEST(Calls, BytesAreSentFromAConnectionIntoAPipe) {
