@@ -2,6 +2,7 @@
 //
 // Programs that are captured from their beginning.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -28,11 +29,12 @@ void say() {
   std::printf("said: %d %u\n", tapped ? 1 : 0, self.mark);
 }
 
-std::string start(std::uint64_t by) {
-  const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
-  const std::string command = std::string(observe::kTapVariable) + "=" + std::to_string(by) +
-                              " /proc/" + std::to_string(::getpid()) +
-                              "/exe --gtest_filter=TapFromTheBeginning." + name;
+std::string start(std::uint64_t by, const std::string& environment = "") {
+  const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
+  const std::string name = std::string(test.test_suite_name()) + "." + test.name();
+  const std::string command = std::string(observe::kTapVariable) + "=" + std::to_string(by) + " " +
+                              environment + " /proc/" + std::to_string(::getpid()) +
+                              "/exe --gtest_filter=" + name;
   std::FILE* const pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return "not started";
   std::string text;
@@ -63,9 +65,9 @@ struct Ending {
 } at_end;
 
 // A thread that reads what has passed, long after its process has begun to end.
-void be_read_late() {
-  auto* const rings = reinterpret_cast<observe::TapRings*>(
-      static_cast<std::uintptr_t>(observe::first_process()->tap_ring));
+void be_read_late(const observe::Process& process) {
+  auto* const rings =
+      reinterpret_cast<observe::TapRings*>(static_cast<std::uintptr_t>(process.tap_ring));
   rings->seen = 1;  // somebody reads
   std::thread([rings] {
     while (!ending) std::this_thread::yield();
@@ -81,12 +83,63 @@ TEST(TapFromTheBeginning, IsReadBeforeAProgramEnds) {
   if (std::getenv(observe::kTapVariable) != nullptr) {
     static const observe::Entry ring({.kind = observe::Kind::ring, .role = observe::Role::writer});
     observe::note_sent(ring.sent(), "last", 4);
-    return be_read_late();
+    return be_read_late(*observe::first_process());
   }
   watch::Status own;
   ASSERT_TRUE(watch::read_status(::getpid(), own));
   EXPECT_EQ(start(observe::capturer(::getpid(), own.started)), "read");
 }
+
+#ifdef FARCALL_PRELOAD
+
+// What another copy of the library than this program's says, which has recorded something.
+const observe::Process* preloaded() {
+  watch::Process self;
+  (void)watch::look(::getpid(), self);
+  for (const watch::TableAt& table : self.tables) {
+    const auto* const process =
+        reinterpret_cast<const observe::Process*>(static_cast<std::uintptr_t>(table.process));
+    if (process != observe::first_process() && process->tap_ring != 0) return process;
+  }
+  return nullptr;
+}
+
+void talk_to_itself() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return;
+  char byte = 'x';
+  for (int i = 0; i < 200; ++i)
+    if (::send(ends[0], &byte, 1, 0) != 1 || ::recv(ends[1], &byte, 1, 0) != 1) return;
+}
+
+// Of a program that ends in a way in which no destructor runs.
+void is_read_before(void (*end)()) {
+  if (std::getenv(observe::kTapVariable) != nullptr) {
+    talk_to_itself();
+    const observe::Process* const process = preloaded();
+    if (process == nullptr) {
+      std::printf("said: nothing was recorded\n");
+      return;
+    }
+    be_read_late(*process);
+    ending = true;
+    return end();
+  }
+  watch::Status own;
+  ASSERT_TRUE(watch::read_status(::getpid(), own));
+  EXPECT_EQ(start(observe::capturer(::getpid(), own.started), "LD_PRELOAD=" FARCALL_PRELOAD),
+            "read");
+}
+
+TEST(TapOfPreloaded, IsReadBeforeAProgramEndsWithoutExit) {
+  is_read_before([] { ::_exit(0); });
+}
+
+TEST(TapOfPreloaded, IsReadBeforeAnotherProgramIsExecuted) {
+  is_read_before([] { ::execl("/bin/true", "true", nullptr); });
+}
+
+#endif
 
 }  // namespace
 }  // namespace farcall::capture
