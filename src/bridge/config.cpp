@@ -5,11 +5,15 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <memory>
 #include <set>
 #include <string_view>
 
@@ -17,6 +21,7 @@
 #include <toml++/toml.h>
 
 #include "bridge/bridge.hpp"
+#include "farcall/message.h"
 
 namespace farcall::bridge {
 namespace {
@@ -24,6 +29,25 @@ namespace {
 constexpr std::size_t kLongestSubject = 200;
 
 bool is_time(double seconds) { return seconds > 0 && seconds <= 86400; }
+
+// All of a file. What is none, such as a folder, must not pass for an empty one.
+std::string text_of(const std::string& path) {
+  constexpr std::size_t kMost = std::size_t{16} << 20;
+  const auto cannot = [&](int error) {
+    return BridgeError(fmt::format("cannot read {}: {}", path, ::strerrorname_np(error)));
+  };
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"),
+                                                             &std::fclose);
+  if (!file) throw cannot(errno);
+  std::string text;
+  char some[65536];
+  while (const std::size_t size = std::fread(some, 1, sizeof some, file.get())) {
+    text.append(some, size);
+    if (text.size() > kMost) throw cannot(EFBIG);
+  }
+  if (std::ferror(file.get()) != 0) throw cannot(errno);
+  return text;
+}
 
 // What is wrong, and where.
 class File {
@@ -170,6 +194,7 @@ void read_name(const File& file, const toml::table& table, Direction direction, 
   if (direction == Direction::imported) read_import(file, table, name);
   Config alone;
   alone.servers = {"nats://any"};
+  alone.status.clear();  // whatever that is called
   alone.names.push_back(name);
   try {
     validate(alone);
@@ -218,6 +243,16 @@ bool is_subject(const std::string& subject) {
   return is_words(subject) && !subject.starts_with("_INBOX");
 }
 
+// As farcall_name_attach() takes it.
+void validate_own_channel(const std::string& name) {
+  const auto is_wrong = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == 0x7f; };
+  if (name.empty() || name.size() > FARCALL_NAME_MAX || name.find('/') != std::string::npos ||
+      std::ranges::any_of(name, is_wrong))
+    throw BridgeError(fmt::format(
+        "'{}' cannot be a channel of this user's: up to {} characters without spaces or /", name,
+        FARCALL_NAME_MAX));
+}
+
 void validate_name(const Name& name) {
   if (!is_subject(name.subject))
     throw BridgeError(fmt::format(
@@ -225,14 +260,47 @@ void validate_name(const Name& name) {
   if (name.path.empty()) throw BridgeError("the local name is empty");
   if (name.local == Local::door && name.path.front() != '/')
     throw BridgeError(fmt::format("the door '{}' is to be a whole path, from /", name.path));
-  if (name.local == Local::channel && name.direction == Direction::imported &&
-      name.path.find('/') != std::string::npos)
-    throw BridgeError(fmt::format("'{}' cannot be a channel of this user's", name.path));
+  if (name.local == Local::channel && name.direction == Direction::imported)
+    validate_own_channel(name.path);
+}
+
+// One for all spellings of a local name, as far as its folders are there.
+std::string identity_of(const Name& name) {
+  if (name.local == Local::channel) {
+    const std::string own = fmt::format("{}/", ::geteuid());
+    return name.path.starts_with(own) ? name.path.substr(own.size()) : name.path;
+  }
+  std::error_code unreachable;
+  const auto path = std::filesystem::weakly_canonical(name.path, unreachable);
+  return unreachable ? std::filesystem::path(name.path).lexically_normal() : path;
+}
+
+void validate_together(const Config& config) {
+  using Id = std::pair<Local, std::string>;
+  std::set<Id> imported;
+  std::set<std::pair<Id, std::string>> exported;
+  for (const Name& name : config.names) {
+    Id id(name.local, identity_of(name));
+    if (name.direction == Direction::exported)
+      exported.emplace(std::move(id), name.subject);
+    else if (!imported.insert(std::move(id)).second)
+      throw BridgeError(fmt::format("{} is imported twice", name.path));
+  }
+  for (const Name& name : config.names)
+    if (name.direction == Direction::imported &&
+        exported.contains({Id(name.local, identity_of(name)), name.subject}))
+      throw BridgeError(fmt::format(
+          "{} is exported and imported as the same subject, {}: its calls would go round for ever",
+          name.path, name.subject));
+  if (imported.contains(Id(Local::channel, config.status)))
+    throw BridgeError(
+        fmt::format("the channel {} is imported, and cannot tell the status, too", config.status));
 }
 
 }  // namespace
 
 std::string read_password(const std::string& path) {
+  errno = 0;
   std::ifstream file(path);
   std::string line;
   if (!file || !std::getline(file, line))
@@ -243,11 +311,10 @@ std::string read_password(const std::string& path) {
 
 Config read_config(const std::string& path) {
   const File file(path);
-  if (::access(path.c_str(), R_OK) != 0)
-    throw BridgeError(fmt::format("cannot read {}: {}", path, ::strerrorname_np(errno)));
+  const std::string text = text_of(path);
   toml::table root;
   try {
-    root = toml::parse_file(path);
+    root = toml::parse(text, path);
   } catch (const toml::parse_error& error) {
     file.wrong(error.source(), std::string(error.description()));
   }
@@ -300,12 +367,9 @@ void validate(const Config& config) {
       throw BridgeError(fmt::format("{} is to be more than 0 and at most 86400 seconds", what));
   if (config.workers == 0 || config.waiting == 0 || config.memory_mib == 0)
     throw BridgeError("workers, waiting and memory_mib are to be 1 at least");
-  std::set<std::pair<Local, std::string>> imported;
-  for (const Name& name : config.names) {
-    validate_name(name);
-    if (name.direction == Direction::imported && !imported.emplace(name.local, name.path).second)
-      throw BridgeError(fmt::format("{} is imported twice", name.path));
-  }
+  for (const Name& name : config.names) validate_name(name);
+  if (!config.status.empty()) validate_own_channel(config.status);
+  validate_together(config);
 }
 
 }  // namespace farcall::bridge

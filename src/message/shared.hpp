@@ -168,9 +168,22 @@ struct Receiver {
     alone_.store(yes, std::memory_order_release);
     asymmetric_fence_light();
   }
-  static void count(std::atomic<std::uint64_t>& own) noexcept {
-    own.store(own.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  }
+  // Written by one thread at a time.
+  struct Counts {
+    void add(const Counts& other) noexcept {
+      add(messages, other.messages.load(std::memory_order_relaxed));
+      add(replies, other.replies.load(std::memory_order_relaxed));
+      add(pulses, other.pulses.load(std::memory_order_relaxed));
+    }
+    static void add(std::atomic<std::uint64_t>& to, std::uint64_t more) noexcept {
+      to.store(to.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+    }
+
+    std::atomic<std::uint64_t> messages{0};
+    std::atomic<std::uint64_t> pulses{0};
+    std::atomic<std::uint64_t> replies{0};
+  };
+  static void count(std::atomic<std::uint64_t>& own) noexcept { Counts::add(own, 1); }
 
   ServerThread thread;
   const pid_t id;
@@ -180,10 +193,7 @@ struct Receiver {
   const Endpoint* last_endpoint = nullptr;
   std::shared_ptr<Link> last_link;
   std::atomic<bool> waiting{false};  // RECEIVE-blocked
-  // Written by its own thread.
-  std::atomic<std::uint64_t> messages{0};
-  std::atomic<std::uint64_t> pulses{0};
-  std::atomic<std::uint64_t> replies{0};
+  Counts counts;
 
  private:
   process::ProcessMutex held_;
@@ -259,6 +269,7 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   mutable std::mutex lock_;  // protects what follows
   std::unordered_map<std::int64_t, std::shared_ptr<Link>> links_;
   std::vector<std::unique_ptr<Receiver>> receivers_;
+  Receiver::Counts of_ended_;  // of receivers that have been forgotten
   std::deque<std::unique_ptr<SharedPendingReply>> all_pending_;
   std::vector<SharedPendingReply*> free_pending_;
 

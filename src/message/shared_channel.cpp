@@ -226,6 +226,7 @@ void SharedChannel::forget(Receiver& receiver) noexcept {
       std::ranges::find_if(receivers_, [&](const auto& other) { return other.get() == &receiver; });
   if (found == receivers_.end()) return;
   if (receiver.spare != nullptr) free_pending_.push_back(receiver.spare);
+  of_ended_.add(receiver.counts);
   last = std::move(*found);
   receivers_.erase(found);
   receiver_count_.store(receivers_.size(), std::memory_order_seq_cst);
@@ -292,7 +293,7 @@ std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_inf
       const Outcome outcome = self.thread.receive(pending.incoming, deadline, since);
       if (outcome == Outcome::ok && pending.incoming.notice()) {
         if (!take_pulse(pending.incoming.caller().uid, info)) continue;
-        Receiver::count(self.pulses);
+        Receiver::count(self.counts.pulses);
         return 0;
       }
       if (outcome == Outcome::ok) {
@@ -309,7 +310,7 @@ std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_inf
       throw SystemError(ETIMEDOUT, "receive");
     }
   }
-  Receiver::count(self.messages);
+  Receiver::count(self.counts.messages);
   if (one_way && others_wait() && self.hold()) {
     self.thread.leave();
     self.let_go();
@@ -374,7 +375,7 @@ bool SharedChannel::answer(SharedPendingReply& pending, std::span<const std::byt
     const AtWork at_work(*this, self, false);
     outcome = self.thread.reply(pending.incoming, data, {}, status);
   }
-  Receiver::count(self.replies);
+  Receiver::count(self.counts.replies);
   // Where others wait they get the client's next message; this thread may have other plans.
   if (!coming_back && (pending.received_by != &self || others_wait()) && self.hold()) {
     self.thread.leave();

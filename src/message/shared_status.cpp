@@ -21,9 +21,7 @@ namespace farcall::message {
 
 std::string SharedChannel::status() const {
   const std::vector<Waiting> senders = port_.waiting();
-  std::uint64_t messages = 0;
-  std::uint64_t replies = 0;
-  std::uint64_t pulses = 0;
+  Receiver::Counts counts;
   std::string lines;
   const std::string here = std::to_string(::getpid());
   std::size_t connections = 0;
@@ -35,10 +33,9 @@ std::string SharedChannel::status() const {
       const Unsolicited sent = link->endpoint->unsolicited();
       unsolicited += sent.control_messages + sent.descriptors;
     }
+    counts.add(of_ended_);
     for (const auto& receiver : receivers_) {
-      messages += receiver->messages.load(std::memory_order_relaxed);
-      replies += receiver->replies.load(std::memory_order_relaxed);
-      pulses += receiver->pulses.load(std::memory_order_relaxed);
+      counts.add(receiver->counts);
       if (receiver->waiting.load(std::memory_order_relaxed))
         lines += "receive-blocked " + here + " " + std::to_string(receiver->id) + "\n";
     }
@@ -67,9 +64,10 @@ std::string SharedChannel::status() const {
   name_flag(FARCALL_DISCONNECT, "disconnect");
   name_flag(FARCALL_INHERIT, "inherit");
   return "channel " + full_name_ + " server " + here + " engine shared flags " +
-         (flags.empty() ? "none" : flags) + "\ncounters messages " + std::to_string(messages) +
-         " replies " + std::to_string(replies) + " pulses " + std::to_string(pulses) + " queued " +
-         std::to_string(queued) + " connections " + std::to_string(connections) + " unsolicited " +
+         (flags.empty() ? "none" : flags) + "\ncounters messages " +
+         std::to_string(counts.messages) + " replies " + std::to_string(counts.replies) +
+         " pulses " + std::to_string(counts.pulses) + " queued " + std::to_string(queued) +
+         " connections " + std::to_string(connections) + " unsolicited " +
          std::to_string(unsolicited) + "\n" + lines;
 }
 

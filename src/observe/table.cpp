@@ -2,6 +2,7 @@
 //
 // The tables of this process: made when they are needed, never given back. Nothing here locks.
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -270,18 +271,33 @@ void wait_to_be_read() noexcept {
   constexpr int kMost = 2000;
   constexpr int kMostUnseen = 1000;  // nobody has read anything so far; perhaps nobody does
   constexpr timespec kMoment{.tv_sec = 0, .tv_nsec = 1'000'000};
+  if (!tapped_from_begin.load(std::memory_order_relaxed)) return;
   const Process* const process = first_process();
-  if (!tapped_from_begin.load(std::memory_order_relaxed) || process == nullptr) return;
+  if (process == nullptr) return;
   const std::uint64_t address = detail::get(process->tap_ring);
   if (address == 0) return;
   const auto& rings = *reinterpret_cast<const TapRings*>(static_cast<std::uintptr_t>(address));
   const std::int64_t begin = monotonic_ns();
+  const std::uint32_t nobody_wakes = 0;
   for (int i = 0; i < (rings.seen.load(std::memory_order_relaxed) == 0 ? kMostUnseen : kMost) &&
-                  rings.seen.load(std::memory_order_relaxed) <= begin &&
                   lasts(detail::get(process->tap_until), monotonic_ns());
-       ++i)
-    kernel(SYS_nanosleep, &kMoment, nullptr);
+       ++i) {
+    if (rings.seen.load(std::memory_order_relaxed) > begin) return;
+    // A sleep, by a call that a process which uses this needs in any case: others it may have
+    // forbidden itself.
+    kernel(SYS_futex, &nobody_wakes, FUTEX_WAIT_PRIVATE, 0, &kMoment, nullptr, 0);
+  }
+  // It may end in more than one step: once is enough.
+  tapped_from_begin.store(false, std::memory_order_relaxed);
 }
+
+namespace {
+
+// Each library with a copy of this has rings of its own. It is run behind what the program and its
+// libraries do by atexit(3).
+[[gnu::destructor]] void be_read() noexcept { wait_to_be_read(); }
+
+}  // namespace
 
 Counters* open(const Description& description) noexcept {
   Table* first = nullptr;

@@ -127,7 +127,8 @@ inline bool is_tapped(const Half* half) noexcept {
 [[gnu::cold]] void tap(Half& half, const iovec* parts, std::size_t count, std::uint64_t size,
                        const Passed& passed) noexcept;
 // A process that was started to be captured, and ends: the rings end with it. Waits until somebody
-// has read them, for two seconds at most; no other process waits.
+// has read them, for two seconds at most; no other process waits. Called by exit(3) itself. Safe in
+// signal handlers.
 void wait_to_be_read() noexcept;
 // The end of the connection, as this side has it.
 [[gnu::cold]] void tap_closed(Half& half, const Passed& passed) noexcept;

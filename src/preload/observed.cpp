@@ -41,7 +41,6 @@ observe::Address address_at(int fd, long which) noexcept {
 
 // So that who captures finds a program before it has made a connection.
 [[gnu::constructor]] void be_found() noexcept { observe::prepare(); }
-[[gnu::destructor]] void be_read() noexcept { observe::wait_to_be_read(); }
 
 }  // namespace
 

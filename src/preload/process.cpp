@@ -55,7 +55,7 @@ int begin_clone(void* pointer) {
   after_bare_fork_in_child();
   forget_for_flags(start.flags);
   const int status = start.function(start.argument);
-  leave_process(Leaving::ends);
+  leave_and_be_read(Leaving::ends);
   return status;
 }
 
@@ -197,7 +197,7 @@ FILE* popen(const char* command, const char* mode) {
 }
 
 [[noreturn]] void _exit(int status) {
-  leave_process(Leaving::ends);
+  leave_and_be_read(Leaving::ends);
   for (;;) kernel(SYS_exit_group, status);
 }
 [[noreturn]] void _Exit(int status) { _exit(status); }

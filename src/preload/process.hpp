@@ -7,6 +7,7 @@
 
 #include <cerrno>
 
+#include "observe/tap.hpp"
 #include "preload/fork.hpp"
 #include "preload/privilege.hpp"
 #include "preload/side.hpp"
@@ -16,12 +17,18 @@ namespace farcall::preload {
 // Makes the kernel's everything that a program would inherit that is about to be executed.
 void hand_back_inherited() noexcept;
 
+// For who ends without exit(3), or executes another program: then nothing else waits. One that has
+// left before may have forbidden itself to.
+inline void leave_and_be_read(Leaving how) noexcept {
+  if (leave_process(how)) observe::wait_to_be_read();
+}
+
 // Around the execution of a program in this process, which returns only if it fails.
 template <class Execute>
 int execute(Execute call) {
   hand_back_inherited();
   const bool own = in_own_process();
-  if (own) leave_process(Leaving::executes);
+  if (own) leave_and_be_read(Leaving::executes);
   const int result = call();
   const int error = errno;
   if (own) stay_in_process();

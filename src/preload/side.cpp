@@ -265,14 +265,14 @@ void adopt(int fd, Side& side) noexcept {
   detail::table[static_cast<std::size_t>(fd)].store(&side, std::memory_order_release);
 }
 
-void leave_process(Leaving how) noexcept {
-  if (left.load(std::memory_order_relaxed) || !in_own_process() || left.exchange(true)) return;
+bool leave_process(Leaving how) noexcept {
+  if (left.load(std::memory_order_relaxed) || !in_own_process() || left.exchange(true))
+    return false;
   settle_everything();
   if (how != Leaving::goes_on) udp_process_leaves();
   // The kernel would take a doorbell for bytes that nobody has read, and reset the connection, if
   // nobody else holds it.
-  constexpr std::int64_t kLongest = 2'000'000'000;  // with peers that are stopped
-  const std::int64_t start = now_ns();
+  const std::int64_t until = now_ns() + 2'000'000'000;  // with peers that are stopped
   for (int fd = 0; fd <= highest_descriptor(); ++fd) {
     Side* const side = find_side(fd);
     if (side == nullptr || !side->accelerated() || side->other_holders_unknown ||
@@ -280,7 +280,7 @@ void leave_process(Leaving how) noexcept {
       continue;
     {
       // Nobody could put what the receiver may have to give back in front of the end.
-      const bool sending = now_ns() - start < kLongest && side->send_lock.try_lock();
+      const bool sending = now_ns() < until && side->send_lock.try_lock();
       if (sending && side->out().control != nullptr && side->sender.unread(side->out()) != 0)
         send_last_bytes(*side, fd);
       if (sending) side->send_lock.unlock();
@@ -299,6 +299,7 @@ void leave_process(Leaving how) noexcept {
     side.left_at.store(now, std::memory_order_relaxed);
     if (!side.other_holders_unknown) side.processes.fetch_sub(1, std::memory_order_acq_rel);
   });
+  return true;
 }
 
 void stay_in_process() noexcept {

@@ -177,9 +177,10 @@ void release(Released released, Ending ending = Ending::closed) noexcept;
 
 // This process will hold its sides no longer: it ends, executes another program, which closes
 // those that the program has not handed back, or goes on without the library. Once only, until
-// stay_in_process(): the execution has failed.
+// stay_in_process(): the execution has failed. False: it had left before, or is a child of
+// vfork(2).
 enum class Leaving : std::uint8_t { ends, executes, goes_on };
-void leave_process(Leaving how) noexcept;
+bool leave_process(Leaving how) noexcept;
 void stay_in_process() noexcept;
 
 // Closes what the side waits for its peer with.

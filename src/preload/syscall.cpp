@@ -178,7 +178,7 @@ long execute_by_kernel(long number, Arguments a) {
 }
 
 long end_process(long number, Arguments a) {
-  leave_process(Leaving::ends);
+  leave_and_be_read(Leaving::ends);
   return left_to_kernel(number, a);
 }
 

@@ -18,6 +18,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -165,22 +166,30 @@ bool knows_command(const CLI::App& app, const std::vector<std::string>& all) {
 
 // Prints the help that was asked for, or what is wrong.
 int exit_of(const CLI::App& app, const CLI::ParseError& error) {
+  std::ostringstream help;
   std::ostringstream wrong;
-  const int code = app.exit(error, std::cout, wrong);
+  const int code = app.exit(error, help, wrong);
+  (void)std::fputs(help.str().c_str(), stdout);
   std::string text = wrong.str();
   std::erase(text, kAsItIs);
-  std::cerr << text << std::flush;
+  say("{}", text);
   return code == 0 ? kSuccess : kUsage;
 }
 
+// `error`: 0 where it is no longer known.
+int output_lost(int error) {
+  say("farcall: cannot write to standard output{}{}\n", error != 0 ? ": " : "",
+      error != 0 ? std::strerror(error) : "");
+  return kFailure;
+}
+
 int with_output_written(int exit_code) {
-  errno = 0;
-  std::cout.flush();
-  const bool flushed = std::fflush(stdout) == 0;
-  if (flushed && std::ferror(stdout) == 0 && std::cout.good()) return exit_code;
-  // An earlier error is no longer known.
-  say("farcall: cannot write to standard output: {}\n", std::strerror(errno != 0 ? errno : EIO));
-  return exit_code == kSuccess ? kFailure : exit_code;
+  const bool failed = std::ferror(stdout) != 0;
+  const int error = std::fflush(stdout) == 0 ? 0 : errno;
+  std::cout.flush();  // has nothing of its own, but a state
+  if (error == 0 && !failed && std::cout.good()) return exit_code;
+  const int lost = output_lost(error);
+  return exit_code == kSuccess ? lost : exit_code;
 }
 
 }  // namespace
@@ -305,6 +314,11 @@ int CommandLine::run(int argc, char** argv, const int& exit_code) {
     return with_output_written(exit_code);
   } catch (const CLI::ParseError& error) {
     return with_output_written(exit_of(*app_, error));
+  } catch (const std::system_error& error) {
+    // What prints says of no file which one it is.
+    if (std::ferror(stdout) != 0) return output_lost(error.code().value());
+    say("farcall: {}\n", error.what());
+    return kFailure;
   } catch (const std::exception& error) {
     say("farcall: {}\n", error.what());
     return kFailure;

@@ -234,11 +234,11 @@ int compare_rows(const Options& options, const RowList& list) {
 
 int compare_command(const Options& options) {
   begin_without_library();
-  // A peer that goes away is an error that calls report.
-  ::signal(SIGPIPE, SIG_IGN);
   try {
     const RowList list = all_rows(parse_workload(options.workload));
     if (options.list) return list_rows(list);
+    // A peer that goes away is an error that calls report.
+    ::signal(SIGPIPE, SIG_IGN);
     return compare_rows(options, list);
   } catch (const UsageError& error) {
     say("farcall compare: {}\n", error.what());

@@ -114,6 +114,67 @@ TEST_F(BridgeConfig, SubjectsWithWildcardsAreRefused) {
         << subject;
 }
 
+// What is said of a file of that name.
+std::string refused(const std::string& path) {
+  try {
+    read_config(path);
+  } catch (const BridgeError& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+TEST_F(BridgeConfig, AFileThatCannotBeReadIsNoEmptyOne) {
+  EXPECT_EQ(refused(testing::TempDir()), "cannot read " + testing::TempDir() + ": EISDIR");
+  EXPECT_EQ(refused(path_), "cannot read " + path_ + ": ENOENT");
+  EXPECT_EQ(refused("/dev/zero"), "cannot read /dev/zero: EFBIG");
+  EXPECT_EQ(read_config("/dev/null").names.size(), 0U);
+}
+
+Config with(const std::vector<Name>& names) {
+  Config config;
+  config.servers = {"nats://a"};
+  config.names = names;
+  return config;
+}
+
+TEST_F(BridgeConfig, TheStatusIsToldByAChannelOfThisUsers) {
+  Config config = with({exported_name("door:/x=a"), imported_name("b=channel:taken")});
+  config.status = "";  // by none
+  validate(config);
+  for (const std::string& status : {std::string("a/b"), std::string("a b"), std::string("taken"),
+                                    std::string("\x7f"), std::string(49, 'x')}) {
+    config.status = status;
+    EXPECT_THROW(validate(config), BridgeError) << status;
+  }
+}
+
+TEST_F(BridgeConfig, ADoorIsImportedOnceHoweverItIsSpelled) {
+  validate(with({imported_name("a=door:/x/p"), imported_name("a=door:/x/q")}));
+  ASSERT_EQ(::symlink("/", path_.c_str()), 0);
+  for (const std::string& other :
+       {std::string("/x/./q"), std::string("/x//q"), std::string("/x/../x/q"), path_ + "/x/q"})
+    EXPECT_THROW(validate(with({imported_name("a=door:/x/q"), imported_name("b=door:" + other)})),
+                 BridgeError)
+        << other;
+}
+
+// Its calls would go round, each in another thread, until there are no more.
+TEST_F(BridgeConfig, ANameIsNotExportedAndImportedAsTheSameSubject) {
+  const std::string own = std::to_string(::geteuid()) + "/c";
+  EXPECT_THROW(validate(with({exported_name("door:/x/q=a"), imported_name("a=door:/x/./q")})),
+               BridgeError);
+  EXPECT_THROW(validate(with({imported_name("a=channel:c"), exported_name("channel:c=a")})),
+               BridgeError);
+  EXPECT_THROW(
+      validate(with({imported_name("a=channel:c"), exported_name("channel:" + own + "=a")})),
+      BridgeError);
+  // One service of two machines, and one that is passed on.
+  validate(with({exported_name("door:/x/q=a"), imported_name("a=door:/x/p")}));
+  validate(with({exported_name("door:/x/q=a"), imported_name("b=door:/x/q")}));
+  validate(with({exported_name("channel:other/c=a"), imported_name("a=channel:c")}));
+}
+
 TEST(BridgeNames, AreReadFromTheCommandLine) {
   const Name there = exported_name("door:/run/a=b=subject");
   EXPECT_EQ(there.path, "/run/a=b");

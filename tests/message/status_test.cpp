@@ -32,6 +32,27 @@ TEST(MessageStatus, SaysWhatItIsAskedForAndWhatHasCome) {
   EXPECT_EQ(farcall_channel_destroy(channel), 0);
 }
 
+TEST(MessageStatus, CountsWhatThreadsReceivedThatHaveEnded) {
+  const std::string name = unique_name("ended");
+  const int channel = farcall_name_attach(name.c_str(), 0, 0600);
+  ASSERT_GT(channel, 0);
+  const int connection = farcall_connect(channel);
+  ASSERT_GT(connection, 0);
+  for (int i = 1; i <= 2; ++i) {
+    std::thread server([&] {
+      EXPECT_EQ(answer(receive(channel).id, 0), 0);
+      EXPECT_EQ(receive(channel).info.value, i);
+    });
+    EXPECT_EQ(send(connection, "x").status, 0);
+    EXPECT_EQ(farcall_pulse(connection, 0, 1, i), 0);
+    server.join();
+    const std::string count = std::to_string(i);
+    EXPECT_TRUE(says_of(
+        name, " messages " + count + " replies " + count + " pulses " + count + " queued 0"));
+  }
+  EXPECT_EQ(farcall_channel_destroy(channel), 0);
+}
+
 TEST(MessageStatus, SaysNothingToOtherUsers) {
   if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
   const std::string name = unique_name("secret");

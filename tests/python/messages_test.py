@@ -156,6 +156,37 @@ def test_a_connection_is_tried_at_once(name, server, monkeypatch):
     messages.connect(name).close()
 
 
+def test_numbers_that_would_be_cut_are_refused():
+    with messages.Channel() as channel, channel.connect() as connection:
+        connection.pulse(2**31 - 1, -(2**63))
+        pulse = channel.receive(timeout=60)
+        assert (pulse.code, pulse.value) == (2**31 - 1, -(2**63))
+        for code, value, priority in [
+            (2**31, 0, 0), (2**32 + 2, 0, 0), (-1, 0, 0),
+            (1, 2**63, 0), (1, 2**64 + 5, 0), (1, -(2**63) - 1, 0),
+            (1, 0, 2**33), (1, 0, -1),
+        ]:
+            with pytest.raises(ValueError):
+                connection.pulse(code, value, priority)
+        # A room of -1 would be all memory.
+        for room in (-1, 2**64 + 8):
+            with pytest.raises(ValueError):
+                connection.send(b"x", timeout=0, room=room)
+        with pytest.raises(BlockingIOError):
+            channel.receive(timeout=0)
+
+
+def test_names_and_modes_that_would_be_cut_are_refused(name):
+    for mode in (-1, 2**32 + 0o600):
+        with pytest.raises(ValueError):
+            messages.Channel(name, mode=mode)
+    with pytest.raises(ValueError):
+        messages.Channel(name + "\0more")
+    with messages.Channel(name):
+        with pytest.raises(ValueError):
+            messages.connect(name + "\0more", timeout=1)
+
+
 def test_pulses_and_what_is_sent_one_way():
     with messages.Channel(disconnect=True, room=4) as channel:
         connection = channel.connect()

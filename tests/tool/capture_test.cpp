@@ -230,6 +230,17 @@ TEST_F(Capture, HasProgramsThatGetAnotherEnvironment) {
   EXPECT_TRUE(found) << finished.err;
 }
 
+// They end as soon as they have what they want.
+TEST_F(Capture, HasShortProgramsThatUseTheLibraryThemselves) {
+  const std::string door = directory_.file("door");
+  const Command server({"door", "serve", door, "--", "cat"});
+  const std::string call = FARCALL_COMMAND " door call --wait 20 " + door + " question";
+  const Finished finished = run_farcall({"capture", "-w", file(), "-x", call, "door"});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.out, "question");
+  EXPECT_EQ(numbers(file(), "frame contains \"question\"").size(), 2U) << finished.err;
+}
+
 TEST_F(Capture, HasWhatItsCommandStartsLate) {
   const Finished finished =
       run_farcall({"capture", "-w", file(), "-x", "sleep 11; " + kTalk + "udp 200", "udp"});

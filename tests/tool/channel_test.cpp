@@ -20,7 +20,9 @@
 namespace farcall::test {
 namespace {
 
-// Answers with what it got in front of "!"; "stay" it keeps for itself.
+constexpr std::size_t kMuch = std::size_t{17} << 20;
+
+// Answers with what it got in front of "!"; "stay" it keeps for itself; of "much" it makes more.
 class Server {
  public:
   Server() : name_("tool-" + std::to_string(::getpid())), channel_(name_) {
@@ -42,6 +44,7 @@ class Server {
             message.error(EDOM);
             continue;
           }
+          if (text == "much") text.assign(kMuch, 'm');
           text += "!";
           message.reply(std::as_bytes(std::span(text.data(), text.size())),
                         text == "status!" ? 7 : 0);
@@ -73,6 +76,24 @@ TEST(ChannelCommand, SendsAndPrintsTheReply) {
   const Finished sent = run_farcall({"channel", "send", server.name(), "hello"});
   EXPECT_EQ(sent.code, 0) << sent.err;
   EXPECT_EQ(sent.out, "hello!");
+}
+
+TEST(ChannelCommand, PrintsALongReplyToItsEnd) {
+  const Server server;
+  const Finished sent = run_farcall({"channel", "send", server.name(), "much"});
+  EXPECT_EQ(sent.code, 0) << sent.err;
+  EXPECT_EQ(sent.out.size(), kMuch + 1);
+  EXPECT_TRUE(sent.out.ends_with("m!"));
+}
+
+// Where there is no address space for the longest reply.
+TEST(ChannelCommand, SaysThatAReplyMayHaveBeenCut) {
+  const Server server;
+  const std::string send = "ulimit -v 200000; exec " FARCALL_COMMAND " channel send ";
+  EXPECT_EQ(output_of(send + server.name() + " hello 2>&1"), "hello!");
+  const std::string said = output_of("ulimit -v 40000; exec " FARCALL_COMMAND " channel send " +
+                                     server.name() + " much 2>&1");
+  EXPECT_NE(said.find("EMSGSIZE"), std::string::npos) << said.substr(0, 200);
 }
 
 TEST(ChannelCommand, SaysWhatWentWrong) {

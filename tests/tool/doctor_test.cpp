@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -254,6 +255,26 @@ TEST(DoctorCommand, TellsOfAProcessThatIsStopped) {
   const json found = finding(report, "stopped");
   ASSERT_FALSE(found.is_null()) << report;
   EXPECT_EQ(found.at("cure"), "Let it go on: `kill -CONT " + std::to_string(child) + "`.");
+}
+
+TEST(DoctorCommand, NamesThatAreNoTextStayOnes) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::prctl(PR_SET_NAME, "a\xff\x1b[31m\\");
+    ::raise(SIGSTOP);
+    ::_exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  const json report = examine({std::to_string(child)});
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  const std::string name = R"(a\xff\x1b[31m\x5c)";
+  EXPECT_NE(report.at("target").get<std::string>().find(name), std::string::npos) << report;
+  const json found = finding(report, "stopped");
+  ASSERT_FALSE(found.is_null()) << report;
+  EXPECT_NE(found.dump().find("a\\\\xff"), std::string::npos) << found;
 }
 
 TEST(DoctorCommand, TellsOfAProcessInAnotherNetworkNamespace) {

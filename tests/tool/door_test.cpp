@@ -178,6 +178,22 @@ TEST(DoorCommand, AServerThatIsToldToEndFinishesItsCalls) {
   EXPECT_EQ(called.out, "finished\n");
 }
 
+TEST(DoorCommand, ASecondSignalDoesNotWaitForCommandsAndSaysSo) {
+  Served served(
+      {"sh", "-c", "exec 2>/dev/null; f=$(cat); echo $$ > $f.new; mv $f.new $f; sleep 99"});
+  served.await();
+  std::thread client([&] { EXPECT_NE(served.call(served.file("started")).code, 0); });
+  for (int i = 0; i < 1000 && !std::filesystem::exists(served.file("started")); ++i)
+    ::usleep(10'000);
+  served.server().kill(SIGTERM);
+  for (int i = 0; i < 1000 && served.attached(); ++i) ::usleep(10'000);
+  const Finished ended = served.end();
+  client.join();
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(ended.err, "farcall: a second signal: 1 command that runs is not waited for\n");
+  EXPECT_EQ(::killpg(served.server().pid(), SIGKILL), 0) << "the command goes on";
+}
+
 TEST(DoorCommand, AServerWhoseFileIsRemovedEndsWell) {
   Served served({"cat"});
   served.await();

@@ -2,6 +2,8 @@
 //
 // What the command says to command lines, good and bad.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <iterator>
@@ -73,9 +75,18 @@ TEST(Farcall, FailsWhereWhatItPrintsIsLost) {
        {"--help", "--version", "door --help", "completion bash", "compare --list"}) {
     const std::string said =
         output_of(FARCALL_COMMAND " " + std::string(command) + " 2>&1 >/dev/full; echo $?");
-    EXPECT_EQ(said.rfind("farcall: cannot write to ", 0), 0U) << said;
-    EXPECT_TRUE(said.ends_with("\n1\n")) << said;
+    EXPECT_EQ(said, "farcall: cannot write to standard output: No space left on device\n1\n")
+        << command;
   }
+}
+
+// By a signal, as other commands.
+TEST(Farcall, EndsWhereNobodyReadsAList) {
+  Command list({"compare", "--list"}, [] {
+    int way[2];
+    if (::pipe(way) != 0 || ::close(way[0]) != 0 || ::dup2(way[1], STDOUT_FILENO) < 0) ::_exit(99);
+  });
+  EXPECT_EQ(list.wait().code, 128 + SIGPIPE);
 }
 
 // A status that means something else must not stand for what was lost: of a shell, which has not
@@ -83,7 +94,9 @@ TEST(Farcall, FailsWhereWhatItPrintsIsLost) {
 TEST(Farcall, SaysThatWhatItPrintsIsLostWhateverElseItsStatusSays) {
   const std::string said =
       output_of(FARCALL_COMMAND " doctor --json $$ 2>&1 >/dev/full; echo $?; true");
-  EXPECT_NE(said.find("farcall: cannot write to standard output"), std::string::npos) << said;
+  EXPECT_NE(said.find("farcall: cannot write to standard output: No space left on device\n"),
+            std::string::npos)
+      << said;
   EXPECT_TRUE(said.ends_with("\n1\n")) << said;
 }
 

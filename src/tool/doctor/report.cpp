@@ -85,33 +85,33 @@ std::string to_text(const Report& report) {
   return text;
 }
 
+// Names as `farcall top` and `stat` have them: two of other bytes are two.
 std::string to_json(const Report& report) {
   using nlohmann::json;
   json findings = json::array();
   for (const Finding& finding : report.findings)
     findings.push_back({{"id", finding.id},
                         {"severity", to_string(finding.severity)},
-                        {"about", finding.about},
-                        {"cause", finding.cause},
-                        {"cure", finding.cure}});
-  json all{{"target", report.target},
+                        {"about", printable(finding.about)},
+                        {"cause", printable(finding.cause)},
+                        {"cure", printable(finding.cure)}});
+  json all{{"target", printable(report.target)},
            {"wrong", farcall::doctor::anything_wrong(report.findings)},
            {"findings", findings}};
   if (report.connections) {
     json connections = json::array();
     for (const Connection& connection : *report.connections) {
       json one{{"protocol", to_string(connection.protocol)},
-               {"endpoint", connection.endpoint},
+               {"endpoint", printable(connection.endpoint)},
                {"count", connection.count},
                {"accelerated", connection.accelerated}};
       if (connection.peer_pid != 0) one["peer_pid"] = connection.peer_pid;
-      if (!connection.peer.empty()) one["peer"] = connection.peer;
+      if (!connection.peer.empty()) one["peer"] = printable(connection.peer);
       if (!connection.reason.empty()) one["reason"] = connection.reason;
       connections.push_back(one);
     }
     all["connections"] = connections;
   }
-  // Names may be bytes that are no text.
   return all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

@@ -139,7 +139,7 @@ class CommandServer {
     }
     --running_;
   }
-  [[nodiscard]] bool is_running() const noexcept { return running_ != 0; }
+  [[nodiscard]] int running() const noexcept { return running_; }
 
  private:
   void run(const DoorRequest& request, DoorReply& reply) const {
@@ -203,8 +203,12 @@ int serve(const Serve& serve) {
   door.revoke();
   // Commands that run may finish, unless a second signal comes.
   constexpr long kPollMs = 20;
-  while (server->is_running())
-    if (signals.wait_ms(kPollMs)) return kFailure;
+  while (const int running = server->running()) {
+    if (!signals.wait_ms(kPollMs)) continue;
+    say("farcall: a second signal: {} not waited for\n",
+        running == 1 ? "1 command that runs is" : fmt::format("{} commands that run are", running));
+    return kFailure;
+  }
   // Nobody says when a reply has been sent; it takes some microseconds.
   static_cast<void>(signals.wait_ms(5 * kPollMs));
   return kSuccess;

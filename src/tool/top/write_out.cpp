@@ -26,13 +26,9 @@
 namespace farcall::tool::top {
 namespace {
 
-// False: nobody reads it any more, or there is no room.
-bool print(const std::string& text) {
-  errno = 0;
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0)
-    return true;
-  if (errno != EPIPE) say("farcall top: cannot write: {}\n", ::strerrorname_np(errno));
-  return false;
+void print(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    throw_errno("write to standard output");
 }
 
 void write_all(int fd, const std::string& text) {
@@ -131,10 +127,10 @@ int write_out(const Options& options) {
     wait = true;
     if (options.prometheus && !options.output.empty())
       write_atomically(options.output, prometheus_of(flows, processes, options.filter));
-    else if (!print(options.prometheus ? prometheus_of(flows, processes, options.filter)
-                    : options.json     ? json_of(flows, processes, options.filter)
-                                       : table_of(flows, options)))
-      return kFailure;
+    else
+      print(options.prometheus ? prometheus_of(flows, processes, options.filter)
+            : options.json     ? json_of(flows, processes, options.filter)
+                               : table_of(flows, options));
     if (options.once) return kSuccess;
   }
 }

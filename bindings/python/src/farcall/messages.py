@@ -141,6 +141,20 @@ def _nanoseconds(timeout: float | None) -> int:
     return -1 if timeout is None or timeout >= _FOR_EVER else max(0, int(timeout * 1e9))
 
 
+def _between(least: int, most: int, **numbers: int) -> None:
+    """What ctypes would cut to its size, without a word, is refused."""
+    for name, number in numbers.items():
+        if not least <= number <= most:
+            raise ValueError(f"{name} is from {least} to {most}, and not {number}")
+
+
+def _name(name: str) -> bytes:
+    encoded = os.fsencode(name)
+    if b"\0" in encoded:
+        raise ValueError("a name has no null character")
+    return encoded
+
+
 def _bytes(data: Any) -> bytes:
     return data if isinstance(data, bytes) else bytes(memoryview(data))
 
@@ -267,6 +281,8 @@ class Connection(_Numbered):
     ) -> tuple[int, bytes]:
         """As send(); returns the status that the receiver has chosen, and the reply."""
         message = _bytes(data)
+        if not 0 <= room < 2**63:
+            raise ValueError("a room is from 0 to 2**63 - 1")
         memory = ctypes.create_string_buffer(max(room, 1))
         sent = _Piece(ctypes.cast(ctypes.c_char_p(message), ctypes.c_void_p), len(message))
         reply = _Piece(ctypes.addressof(memory), room)
@@ -289,7 +305,12 @@ class Connection(_Numbered):
             _fail()
 
     def pulse(self, code: int, value: int = 0, priority: int = 0) -> None:
-        """Queues a pulse and does not wait. code: 0 or more; priority 0: the thread's own."""
+        """Queues a pulse and does not wait. code: 0 or more; priority 0: the thread's own.
+
+        ValueError where they do not fit: 32 bits, with a sign, for code and priority, 64 for value.
+        """
+        _between(0, 2**31 - 1, code=code, priority=priority)
+        _between(-(2**63), 2**63 - 1, value=value)
         if _lib().pulse(self._open(), priority, code, value) < 0:
             _fail()
 
@@ -322,7 +343,8 @@ class Channel(_Numbered):
         if name is None:
             number = _lib().channel_create(flags)
         else:
-            number = _lib().name_attach(os.fsencode(name), flags, mode)
+            _between(0, 0o7777, mode=mode)
+            number = _lib().name_attach(_name(name), flags, mode)
         if number < 0:
             _fail(name)
         self._number = number
@@ -396,7 +418,8 @@ class Channel(_Numbered):
         return found
 
     def __iter__(self) -> Iterator[Message | Pulse]:
-        """What is received, without end."""
+        """What is received, without end. The loop's variable has a message until the next one comes: one
+        that is not answered is to be deleted (`del`), or its sender waits as long."""
         while True:
             yield self.receive()
 
@@ -412,7 +435,7 @@ def connect(name: str, timeout: float | None = 0) -> Connection:
     """
     waits = timeout is None or timeout > 0
     end = None if timeout is None else time.monotonic() + (timeout if waits else _PATIENCE)
-    full_name, functions = os.fsencode(name), _lib()
+    full_name, functions = _name(name), _lib()
     while True:
         left = None if end is None else max(0.0, end - time.monotonic())
         functions.timeout(_nanoseconds(left))
