@@ -411,6 +411,6 @@ long stplr_pool_cred(struct stplr_pool *pool, struct stplr_door_cred __user *use
 	describe_cred(&arguments, message->of_door.caller);
 	arguments.pid = pid_vnr(message->tgid);
 	err = put_groups(&arguments, message->of_door.caller->group_info);
-	stplr_call_return(call);
+	stplr_call_return(call, true);
 	return err ? err : stplr_put_sized(user, &arguments, size, euid);
 }
