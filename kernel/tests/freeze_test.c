@@ -3,6 +3,9 @@
  * The freezer stops all tasks of a group, as a machine that goes to sleep stops all there are.
  * Nobody who waits is to notice.
  */
+#include <fcntl.h>
+#include <linux/suspend_ioctls.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
@@ -246,6 +249,40 @@ static void who_waits_for_its_server_can_be_frozen(void)
 	join(client);
 }
 
+/* All of them, but for who asks for it: whoever could not be frozen would keep the machine from its sleep. */
+static void all_go_on_after_the_sleep_of_the_machine(void)
+{
+	int channel = stplr_channel_create("seen", 0600, 0), connection = new_connection(channel, 0);
+	int other = stplr_channel_create("other", 0600, 0), to_other = new_connection(other, 0);
+	int sleep = open("/dev/snapshot", O_RDONLY | O_CLOEXEC);
+	unsigned int number = number_of("seen");
+	pid_t clients[4], servers[2];
+	uint64_t ids[4];
+
+	if (sleep < 0)
+		SKIP("this kernel has no /dev/snapshot");
+	for (int i = 0; i < 4; i++) {
+		clients[i] = client_of(channel, connection, number, i, i & 1 ? minute : forever);
+		if (i < 2)
+			ids[i] = receive_of(channel, i);
+	}
+	for (int i = 0; i < 2; i++)
+		servers[i] = server_of(other, number_of("other"), i ? minute : forever);
+	OK(ioctl(sleep, SNAPSHOT_FREEZE));
+	OK(ioctl(sleep, SNAPSHOT_UNFREEZE));
+	close(sleep);
+	for (int i = 2; i < 4; i++)
+		ids[i] = receive_of(channel, i);
+	for (int i = 0; i < 4; i++) {
+		IS(0, stplr_reply(channel, ids[i], 0, NULL, 0));
+		join(clients[i]);
+	}
+	for (int i = 0; i < 2; i++)
+		IS(0, stplr_send(to_other, NULL, 0, NULL, 0, NULL));
+	for (int i = 0; i < 2; i++)
+		join(servers[i]);
+}
+
 /* One whose message is received, one whose is not, and a server that waits; by handles. */
 static void who_has_a_handle_goes_on(void)
 {
@@ -376,6 +413,7 @@ static const struct test tests[] = {
 	{ "another server receives meanwhile", another_server_receives },
 	{ "what comes meanwhile is found afterwards", what_comes_meanwhile_is_found_afterwards },
 	{ "who waits for its server can be frozen", who_waits_for_its_server_can_be_frozen },
+	{ "all go on after the sleep of the machine", all_go_on_after_the_sleep_of_the_machine },
 	{ "who has a handle goes on", who_has_a_handle_goes_on },
 	{ "who is at work goes on", who_is_at_work_goes_on },
 };
