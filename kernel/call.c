@@ -27,6 +27,7 @@ void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, i
 	call->abandoned = false;
 	call->away = false;
 	call->busy = 0;
+	call->reading = 0;
 	call->touching = 0;
 	call->ask = NULL;
 	INIT_HLIST_NODE(&call->owed);
@@ -44,12 +45,13 @@ void stplr_call_put(struct stplr_call *call)
 void stplr_call_notify_locked(struct stplr_call *call, struct stplr_waker *waker)
 {
 	waker->task = NULL;
-	if (call->abandoned || call->touching || (call->busy && !call->interrupted))
+	/* Of what is settled the sender may be gone already. */
+	if (call->abandoned || call->settled || call->touching)
 		return;
-	if (call->state == STPLR_CALL_DONE && !call->busy)
+	if (stplr_call_over_locked(call))
 		/* Pairs with the sender's look before it takes the lock. */
 		smp_store_release(&call->settled, true);
-	if (call->state == STPLR_CALL_DONE || call->interrupted)
+	if (call->settled || call->interrupted)
 		stplr_waiter_notify(&call->sender, waker);
 }
 
@@ -69,6 +71,16 @@ static void add_owed_locked(struct stplr_call *call)
 	hlist_add_head(&call->owed, &call->port->owed[hash_64(call->name, STPLR_OWED_BITS)]);
 }
 
+/* Only then has it been delivered to anybody. */
+static void add_first_owed_locked(struct stplr_call *call, u64 name, const void *taker,
+				  int taker_tid)
+{
+	call->name = name ? name : call->id;
+	call->taker = taker;
+	call->taker_tid = taker_tid;
+	add_owed_locked(call);
+}
+
 bool stplr_call_keep(struct stplr_call *call, u64 name, const void *taker, int taker_tid)
 {
 	struct stplr_port *port = call->port;
@@ -77,15 +89,12 @@ bool stplr_call_keep(struct stplr_call *call, u64 name, const void *taker, int t
 
 	spin_lock(&port->lock);
 	call->busy--;
-	call->name = name ? name : call->id;
-	call->taker = taker;
-	call->taker_tid = taker_tid;
 	if (call->state == STPLR_CALL_TAKEN) {
 		ended = call->abandoned;
 		if (ended)
 			stplr_call_end_locked(call, -EINTR);
 		else
-			add_owed_locked(call);
+			add_first_owed_locked(call, name, taker, taker_tid);
 	} else {
 		ended = false; /* closed meanwhile */
 	}
@@ -112,8 +121,7 @@ void stplr_call_untake(struct stplr_call *call)
 		else
 			stplr_port_deliver_locked(port, &call->item, &waker);
 	}
-	if (!call->busy)
-		stplr_call_notify_locked(call, &sender);
+	stplr_call_notify_locked(call, &sender);
 	spin_unlock(&port->lock);
 	stplr_waker_run(&waker, false);
 	stplr_waker_run(&sender, false);
@@ -125,7 +133,7 @@ int stplr_call_touch(struct stplr_call *call)
 	int err = 0;
 
 	spin_lock(&call->port->lock);
-	if (call->abandoned)
+	if (call->abandoned || stplr_call_over_locked(call))
 		err = -ESRCH;
 	else if (call->away)
 		err = -EBUSY;
@@ -169,7 +177,7 @@ static struct stplr_call *find_owed_locked(struct stplr_port *port, u64 name,
 
 /* Lends the caller a reference and makes it busy with the call. */
 static struct stplr_call *hold_owed(struct stplr_port *port, u64 name, const void *taker,
-				    bool claim)
+				    bool claim, bool reads)
 {
 	struct stplr_call *call;
 
@@ -177,6 +185,7 @@ static struct stplr_call *hold_owed(struct stplr_port *port, u64 name, const voi
 	call = find_owed_locked(port, name, taker);
 	if (call) {
 		call->busy++;
+		call->reading += reads;
 		refcount_inc(&call->refs);
 		if (claim) {
 			call->state = STPLR_CALL_ANSWERING;
@@ -201,16 +210,17 @@ bool stplr_port_pass(struct stplr_port *port, u64 name, const void *taker, const
 
 struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 name, const void *taker)
 {
-	return hold_owed(port, name, taker, true);
+	return hold_owed(port, name, taker, true, false);
 }
 
-struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 name, const void *taker)
+struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 name, const void *taker,
+				     bool reads)
 {
-	return hold_owed(port, name, taker, false);
+	return hold_owed(port, name, taker, false, reads);
 }
 
 /* The caller is no longer busy with the call, which is OWED again or still. */
-static void release_owed(struct stplr_call *call, bool claimed)
+static void release_owed(struct stplr_call *call, bool claimed, bool reads)
 {
 	struct stplr_port *port = call->port;
 	struct stplr_waker waker;
@@ -218,6 +228,7 @@ static void release_owed(struct stplr_call *call, bool claimed)
 
 	spin_lock(&port->lock);
 	call->busy--;
+	call->reading -= reads;
 	if (claimed && call->state == STPLR_CALL_ANSWERING)
 		add_owed_locked(call);
 	/* Whoever was answering it was not told, and is not through with it. */
@@ -235,12 +246,12 @@ static void release_owed(struct stplr_call *call, bool claimed)
 
 void stplr_call_unclaim(struct stplr_call *call)
 {
-	release_owed(call, true);
+	release_owed(call, true, false);
 }
 
-void stplr_call_return(struct stplr_call *call)
+void stplr_call_return(struct stplr_call *call, bool reads)
 {
-	release_owed(call, false);
+	release_owed(call, false, reads);
 }
 
 bool stplr_call_finish_locked(struct stplr_call *call, int outcome, struct stplr_waker *waker)
@@ -264,7 +275,7 @@ bool stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker 
 	ended = stplr_call_finish_locked(call, outcome, waker);
 	spin_unlock(&port->lock);
 	stplr_call_put_ended(call, ended);
-	return !left;
+	return ended && !left;
 }
 
 bool stplr_port_end_one(struct stplr_port *port, int outcome)

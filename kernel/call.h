@@ -29,14 +29,16 @@
  *   Whoever is busy with a call (TAKEN, ANSWERING, or a read or write between them) may wait for
  *   memory of its own for as long as it likes, so the sender does not wait for that. It does wait
  *   for who touches its memory at this moment, between touch and untouch, where nobody sleeps for
- *   anything that a program decides.
+ *   anything that a program decides; and for an answer to be whole: of others that write to it, too,
+ *   for as long as it would have waited for the answer. Whoever is still busy with a call that is over
+ *   finds that out when it wants to touch the sender's memory once more.
  *
  * Nobody but the sender waits for pages of the sender to come. Who is busy and misses some asks the
  * sender for them, which has nothing else to do, and waits for a moment of its own choosing.
  *
- * Locking: port->lock protects of a call: item, state, busy, touching, ask, interrupted, abandoned,
- * away, outcome, and sender.notified. A call that is settled (DONE, and nobody is busy with it)
- * stays as it is, so its sender may look at it without the lock. A call's id, name and port do not
+ * Locking: port->lock protects of a call: item, state, busy, reading, touching, ask, interrupted,
+ * abandoned, away, outcome, and sender.notified. A call that is settled (DONE, and nobody has hold of
+ * what its sender gets) stays so, and its sender may look at it without the lock. A call's id, name and port do not
  * change while it is OWED, its taker by stplr_port_pass() only. Everything else in a call belongs to the
  * sender until it is submitted, and then is read-only, but for what message.h describes.
  *
@@ -83,12 +85,13 @@ struct stplr_call {
 	int outcome; /* of the sender's wait, once DONE */
 	u8 state; /* enum stplr_call_state */
 	bool wants_reply;
-	bool interrupted; /* the sender wants to leave as soon as it may */
+	bool interrupted; /* the sender wants to leave as soon as nobody touches its memory */
 	bool unblocked; /* the server has been told so, or that it has left */
-	bool settled; /* DONE and not busy; set with release, for the sender to read */
+	bool settled; /* over and not touched; set with release, for the sender to read */
 	bool abandoned; /* the sender has left; nobody to wake */
 	bool away; /* the sender is out of its wait and may come back to it: nobody to ask, or to touch */
 	unsigned int busy; /* threads that are at work on the call */
+	unsigned int reading; /* of those, who change nothing of it */
 	unsigned int touching; /* of those, who has hold of the sender's memory just now */
 	struct stplr_ask *ask; /* of one of those, which waits for it; NULL: of none */
 	struct stplr_waker waker; /* of whoever ends many calls at a time */
@@ -224,23 +227,26 @@ void stplr_call_unclaim(struct stplr_call *call);
  * @port: the port
  * @name: of the call
  * @taker: who has received it
+ * @reads: whether that is all: an answer does not wait for it
  *
  * Return: the call with a reference, or NULL: taker has no such call.
  */
-struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 name, const void *taker);
+struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 name, const void *taker,
+				     bool reads);
 
 /**
  * stplr_call_return() - be through with what stplr_port_borrow() began
  * @call: the call; takes the caller's reference
+ * @reads: as there
  */
-void stplr_call_return(struct stplr_call *call);
+void stplr_call_return(struct stplr_call *call, bool reads);
 
 /**
  * stplr_call_touch() - keep the sender from leaving of its own will
  * @call: a call that the caller is busy with
  *
  * Until stplr_call_untouch() its memory may be accessed, and nobody sleeps for what a program decides.
- * Return: 0; -ESRCH if the sender has left, and its memory is not to be touched any more; -EBUSY if it is
+ * Return: 0; -ESRCH if the sender has left or the call is over, and its memory is not to be touched any more; -EBUSY if it is
  * away, and its memory may not be what it was when it sent: its program may be told that the call has failed.
  */
 int stplr_call_touch(struct stplr_call *call);
@@ -258,7 +264,7 @@ void stplr_call_untouch(struct stplr_call *call);
  * @deadline: how long to wait
  *
  * Return: 0 if it has, -EFAULT if it could not, -ETIMEDOUT, -EINTR (the caller is being killed),
- * -ESRCH (the sender has left), -EBUSY (another asks, or the sender is away).
+ * -ESRCH (the sender has left, or the call is over), -EBUSY (another asks, or the sender is away).
  */
 int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadline);
 
@@ -268,7 +274,7 @@ int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadl
  * @outcome: what the sender's wait ends with
  * @waker: wakes the sender; to be run once the caller knows whether it will sleep soon
  *
- * Return: false if the sender has left already, and nobody learns of the outcome.
+ * Return: false if nobody learns of the outcome: the sender has left already, or the call has another.
  */
 bool stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker);
 

@@ -237,6 +237,8 @@ static long connect_to(struct stplr_channel *channel,
 
 	if (err)
 		return err;
+	if (!stplr_connection_label_is_free(arguments.label))
+		return -EINVAL;
 	refcount_inc(&channel->refs);
 	return stplr_connection_create(channel, arguments.label);
 }

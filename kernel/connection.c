@@ -37,16 +37,24 @@ struct death {
 	struct stplr_pulse_item *pulse;
 };
 
+/* Of a label that is the kernel's, the lower ones count. */
+#define STPLR_LABEL_BITS 48
+
 /* With what belongs to it, of which a queued pulse or a region may hold on to a part for longer. */
 static const size_t cost = sizeof(struct stplr_connection) +
 			   STPLR_BUDGETS * sizeof(struct stplr_budget) +
 			   sizeof(struct stplr_regions);
 
-static atomic64_t labels;
+static atomic64_t labels = ATOMIC64_INIT(STPLR_LABELS);
 
 u64 stplr_connection_label(void)
 {
 	return atomic64_inc_return(&labels);
+}
+
+bool stplr_connection_label_is_free(u64 label)
+{
+	return label >> STPLR_LABEL_BITS != STPLR_LABELS >> STPLR_LABEL_BITS;
 }
 
 struct stplr_pulse_item *stplr_connection_pulse(struct stplr_connection *connection, s32 code,

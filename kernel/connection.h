@@ -40,6 +40,14 @@ long stplr_connection_create(struct stplr_channel *channel, u64 label);
 u64 stplr_connection_label(void);
 
 /**
+ * stplr_connection_label_is_free() - whether a server may choose a label
+ * @label: the label
+ *
+ * Return: false for those that stplr_connection_label() may give.
+ */
+bool stplr_connection_label_is_free(u64 label);
+
+/**
  * stplr_connection_send() - send what a program passes, and wait
  * @connection: the connection
  * @user: the program's arguments

@@ -179,7 +179,8 @@ static bool line_up_locked(struct stplr_port *port, struct receiver *receiver, k
 static int await_item(struct stplr_port *port, struct receiver *receiver, ktime_t deadline,
 		      struct stplr_item **item)
 {
-	int err = stplr_waiter_wait(&receiver->waiter, TASK_INTERRUPTIBLE | TASK_FREEZABLE, deadline);
+	/* Not to be frozen in line, where it would be given what others could receive: it comes back to it. */
+	int err = stplr_waiter_wait(&receiver->waiter, TASK_INTERRUPTIBLE, deadline);
 
 	/* Whoever gave it the item took it off the list before that. */
 	if (likely(!err)) {

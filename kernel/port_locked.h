@@ -54,6 +54,15 @@ static inline void stplr_call_tell_left_locked(struct stplr_call *call)
 	call->port->ops->left(call);
 }
 
+/*
+ * Nothing more comes of it: of what its sender is to get nothing is missing, though others may still read. What has
+ * failed has nothing to get, and what they write is freed with the call.
+ */
+static inline bool stplr_call_over_locked(const struct stplr_call *call)
+{
+	return call->state == STPLR_CALL_DONE && (call->outcome || call->busy == call->reading);
+}
+
 /**
  * stplr_call_notify_locked() - wake the sender if it may leave now
  * @call: the call

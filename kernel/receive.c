@@ -39,25 +39,31 @@ static int put_received(struct receiving *receiving)
 	return stplr_put_sized(receiving->user, &receiving->arguments, receiving->size, id);
 }
 
+/* Who is being killed will not see it, so what it has been given is another's. */
+static int tell(struct receiving *receiving)
+{
+	int err = put_received(receiving);
+
+	return !err && fatal_signal_pending(current) ? -EINTR : err;
+}
+
 static int receive_pulse(struct receiving *receiving, struct stplr_item *item)
 {
 	struct stplr_port *port = &receiving->channel->port;
 	struct stplr_receive *arguments = &receiving->arguments;
 	struct stplr_pulse_item *pulse = stplr_pulse_of(item);
 	const size_t first = offsetof(struct stplr_receive, id);
+	int err;
 
 	memset((u8 *)arguments + first, 0, sizeof(*arguments) - first);
 	arguments->pulse = 1;
 	arguments->code = pulse->code;
 	arguments->value = pulse->value;
 	arguments->priority = item->priority;
-	if (!put_received(receiving)) {
+	err = tell(receiving);
+	if (!err || stplr_port_requeue(port, item))
 		stplr_pulse_free(item);
-		return 0;
-	}
-	if (stplr_port_requeue(port, item))
-		stplr_pulse_free(item);
-	return -EFAULT;
+	return err;
 }
 
 /* As pid_vnr(), which looks for what is nearly always the first. */
@@ -125,6 +131,8 @@ static bool settle(struct stplr_channel *channel, struct stplr_call *call,
 	if (!call->wants_reply) {
 		here = stplr_call_finish(call, 0, &waker);
 		stplr_waker_run(&waker, false);
+		/* Its sender may be stopped, or anywhere, and lends nothing any more. */
+		stplr_inherit_ended(channel, id);
 		return here;
 	}
 	stplr_inherit_received(channel, id, arguments->priority);
@@ -184,7 +192,7 @@ static int receive_call(struct receiving *receiving, struct stplr_call *call,
 	if (peer_error)
 		return drop_call(receiving->channel, call, peer_error);
 	describe(message, &receiving->arguments);
-	err = length < 0 ? length : put_received(receiving);
+	err = length < 0 ? length : tell(receiving);
 	if (err)
 		return put_back(receiving->channel, call, err);
 	if (unlikely(receiving->arguments.file_count))

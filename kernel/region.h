@@ -62,7 +62,7 @@ void stplr_regions_end(struct stplr_regions *regions);
  * @base: where the memory begins
  * @length: its bytes
  *
- * Return: a number, or -EINVAL, -ENOSPC, -EFAULT, -ENOMEM (also RLIMIT_MEMLOCK), -EDQUOT.
+ * Return: a number, or -EINVAL, -ENOSPC, -EFAULT, -ENOMEM (also RLIMIT_MEMLOCK), -EDQUOT, -EINTR (it is being killed).
  */
 long stplr_region_register(struct stplr_regions *regions, struct stplr_user *guess, u64 base,
 			   u64 length);

@@ -17,7 +17,18 @@ static void end_ask_locked(struct stplr_call *call, int outcome, struct stplr_wa
 		return;
 	call->ask->outcome = outcome;
 	stplr_waiter_notify(&call->ask->waiter, waker);
-	call->ask = NULL;
+	WRITE_ONCE(call->ask, NULL);
+}
+
+/* By the sender of what is settled, which others may still read; nobody begins to ask any more. */
+static void refuse_ask(struct stplr_call *call)
+{
+	struct stplr_waker waker;
+
+	spin_lock(&call->port->lock);
+	end_ask_locked(call, -ESRCH, &waker);
+	spin_unlock(&call->port->lock);
+	stplr_waker_run(&waker, false);
 }
 
 /*
@@ -103,25 +114,26 @@ static void go_away(struct stplr_call *call)
 	} while (touched);
 }
 
-static bool is_settled_locked(const struct stplr_call *call)
-{
-	return call->state == STPLR_CALL_DONE && !call->busy;
-}
-
 /* After a wait that ended with err: whether the sender leaves, and why, be it later. */
 static bool look_locked(struct stplr_call *call, int err, int *why, bool *ended,
 			struct stplr_waker *waker)
 {
+	bool wants_out = err || call->interrupted;
+
 	*ended = false;
 	waker->task = NULL;
+	if (call->settled) {
+		end_ask_locked(call, -ESRCH, waker);
+		return true;
+	}
 	stplr_waiter_rearm(&call->sender);
 	if (err)
 		*why = err;
 	else if (call->interrupted && !*why)
 		*why = -EINTR;
-	if (is_settled_locked(call))
-		return true;
-	return (err || call->interrupted) &&
+	/* Once a server has been told, the answer is what it waits for. */
+	call->interrupted = false;
+	return wants_out &&
 	       leave_locked(call, *why, fatal_signal_pending(current), ended, waker);
 }
 
@@ -137,6 +149,8 @@ static int await_end(struct stplr_call *call, ktime_t deadline, bool *delivered)
 		err = stplr_waiter_wait(&call->sender, mode | TASK_FREEZABLE, deadline);
 		/* Pairs with the release of whoever settled it: what it was settled to is seen. */
 		if (likely(smp_load_acquire(&call->settled))) {
+			if (unlikely(READ_ONCE(call->ask)))
+				refuse_ask(call);
 			*delivered = call->taker != NULL;
 			return call->outcome;
 		}
@@ -230,12 +244,12 @@ int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadl
 	stplr_waiter_init(&ask->waiter, &port->asking);
 	ask->outcome = 0;
 	spin_lock(&port->lock);
-	if (call->abandoned)
+	if (call->abandoned || stplr_call_over_locked(call))
 		err = -ESRCH;
 	else if (call->ask || call->away)
 		err = -EBUSY;
 	if (!err) {
-		call->ask = ask;
+		WRITE_ONCE(call->ask, ask);
 		stplr_waiter_notify(&call->sender, &waker);
 	}
 	spin_unlock(&port->lock);
@@ -246,7 +260,7 @@ int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadl
 	err = stplr_waiter_wait(&ask->waiter, TASK_KILLABLE, deadline);
 	spin_lock(&port->lock);
 	if (call->ask == ask)
-		call->ask = NULL;
+		WRITE_ONCE(call->ask, NULL);
 	else
 		err = ask->outcome;
 	spin_unlock(&port->lock);

@@ -393,7 +393,7 @@ long stplr_message_access(struct stplr_port *port, const void *taker,
 	if (length)
 		return length;
 	length = -ESRCH;
-	call = stplr_port_borrow(port, arguments.id, taker);
+	call = stplr_port_borrow(port, arguments.id, taker, !write);
 	if (!call)
 		goto put_buffers;
 	message = stplr_message_of(call);
@@ -403,7 +403,7 @@ long stplr_message_access(struct stplr_port *port, const void *taker,
 		length = stplr_message_read_run(message, arguments.offset, &buffers, &peer_error);
 	if (peer_error)
 		length = peer_error == STPLR_REFAULT ? -EAGAIN : peer_error;
-	stplr_call_return(call);
+	stplr_call_return(call, !write);
 put_buffers:
 	stplr_buffers_put(&buffers);
 	return length;

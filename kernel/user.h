@@ -6,6 +6,8 @@
  * on whose behalf it is allocated, and refused with EDQUOT beyond user_bytes. Users who may exceed
  * resource limits (CAP_SYS_RESOURCE) are counted, not refused. What runs in a user namespace counts
  * for whoever made the outermost one, unless that was root, for such users can have many numbers.
+ * Uncharged are the few bytes of an entry in a list whose length something that is charged bounds, as of
+ * who is to be told of the end of a connection's channel.
  */
 #ifndef STPLR_USER_H
 #define STPLR_USER_H

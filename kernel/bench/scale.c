@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * How times grow: with the size of a message, beside one copy of as many bytes by the kernel to a
- * program; and with the number of threads that are blocked.
+ * program; and with the number of threads that are blocked. Of an answer that is the answer and the wake-up of
+ * its client, which runs later.
  *
  * Usage: scale [REPETITIONS]. Medians in microseconds, on one processor.
  */
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,6 +32,8 @@
 #define MOST (1 << 20)
 #define SENDERS_MAX 256
 #define TURNS 5
+#define INLINE 256 /* up to so many bytes nothing goes by registered memory */
+#define PATIENCE_NS 10000000000LL /* a client that does not come by then has failed */
 
 static double now_us(void)
 {
@@ -62,6 +66,17 @@ static char *touched(void)
 	return memory;
 }
 
+/* What is forked ends with who measures. */
+static pid_t fork_mortal(void)
+{
+	pid_t child = fork();
+
+	MUST(child >= 0);
+	if (child == 0)
+		MUST(!prctl(PR_SET_PDEATHSIG, SIGKILL));
+	return child;
+}
+
 /* A client that sends one way for as long as it lives. */
 static void send_for_ever(int connection, size_t size, bool registered)
 {
@@ -89,13 +104,13 @@ static double message_us(size_t size, bool registered, int repetitions)
 	struct stplr_receive received;
 
 	MUST(channel >= 0 && connection >= 0);
-	pid_t client = fork();
+	pid_t client = fork_mortal();
 
 	if (client == 0)
 		send_for_ever(connection, size, registered);
 	for (int i = -10; i < repetitions; i++) {
 		before = now_us();
-		MUST(stplr_receive(channel, memory, size, STPLR_FOREVER, &received) ==
+		MUST(stplr_receive(channel, memory, size, PATIENCE_NS, &received) ==
 		     (ssize_t)size);
 		if (i >= 0)
 			times[i] = now_us() - before;
@@ -145,12 +160,18 @@ static void sizes(int repetitions)
 			continue;
 		for (int turn = 0; turn < TURNS; turn++) {
 			message[turn] = message_us(all[i], false, repetitions);
-			registered[turn] = message_us(all[i], true, repetitions);
+			registered[turn] = all[i] > INLINE ?
+						   message_us(all[i], true, repetitions) :
+						   0;
 			copy[turn] = copy_us(all[i], repetitions);
 			ratio[turn] = message[turn] / copy[turn];
 		}
-		printf("# %7zu B  message %8.1f  registered %8.1f  copy %8.1f", all[i],
-		       median(message, TURNS), median(registered, TURNS), median(copy, TURNS));
+		printf("# %7zu B  message %8.1f", all[i], median(message, TURNS));
+		if (all[i] > INLINE)
+			printf("  registered %8.1f", median(registered, TURNS));
+		else
+			printf("  registered        -");
+		printf("  copy %8.1f", median(copy, TURNS));
 		middle = median(ratio, TURNS);
 		printf("  message / copy %.2f (%.2f-%.2f)\n", middle, ratio[0], ratio[TURNS - 1]);
 		fflush(stdout);
@@ -162,6 +183,14 @@ static void call_for_ever(int connection)
 	while (stplr_send(connection, "x", 1, NULL, 0, NULL) >= 0)
 		;
 	exit(0);
+}
+
+/* A client that is woken would send its next message within the time of the answer. */
+static void run_before_clients(bool before)
+{
+	struct sched_param parameters = { .sched_priority = before };
+
+	MUST(!sched_setscheduler(0, before ? SCHED_FIFO : SCHED_OTHER, &parameters));
 }
 
 /* Receives from all, then answers all in another order, round after round. */
@@ -176,18 +205,19 @@ static void senders(int count, int rounds)
 	struct stplr_receive received;
 
 	for (int i = 0; i < count; i++) {
-		clients[i] = fork();
+		clients[i] = fork_mortal();
 		if (clients[i] == 0) {
 			close(channel);
 			call_for_ever(connection);
 		}
 	}
+	run_before_clients(true);
 	for (int round = 0; round < rounds; round++) {
 		/* Let them all queue. */
 		usleep(20000 + 1000 * (useconds_t)count);
 		for (int i = 0; i < count; i++) {
 			before = now_us();
-			MUST(stplr_receive(channel, NULL, 0, STPLR_FOREVER, &received) == 0);
+			MUST(stplr_receive(channel, NULL, 0, PATIENCE_NS, &received) == 0);
 			receive[round * count + i] = now_us() - before;
 			ids[i] = received.id;
 		}
@@ -199,6 +229,7 @@ static void senders(int count, int rounds)
 			reply[round * count + i] = now_us() - before;
 		}
 	}
+	run_before_clients(false);
 	printf("# %3d senders  receive %6.1f  reply and wake %6.1f\n", count,
 	       median(receive, count * rounds), median(reply, count * rounds));
 	fflush(stdout);
@@ -221,7 +252,7 @@ int main(int argc, char **argv)
 	CPU_SET(0, &set);
 	MUST(!sched_setaffinity(0, sizeof(set), &set));
 	sizes(repetitions);
-	senders(1, 512);
+	/* Of one alone each step would be the first after a pause, for which an emulator is cold. */
 	senders(4, 128);
 	senders(16, 64);
 	senders(64, 16);

@@ -247,7 +247,7 @@ struct stplr_call *stplr_pool_claim(struct stplr_pool *pool, u64 id, struct stpl
 
 struct stplr_call *stplr_pool_borrow(struct stplr_pool *pool, u64 id, struct stplr_server *server)
 {
-	struct stplr_call *call = stplr_port_borrow(&pool->port, id, server);
+	struct stplr_call *call = stplr_port_borrow(&pool->port, id, server, true);
 	const struct stplr_server *deferred;
 
 	if (call)
@@ -256,7 +256,7 @@ struct stplr_call *stplr_pool_borrow(struct stplr_pool *pool, u64 id, struct stp
 	deferred = find_deferred_locked(pool, id);
 	spin_unlock(&pool->lock);
 	/* Only compared: it may be answered at this moment. */
-	return deferred ? stplr_port_borrow(&pool->port, id, deferred) : NULL;
+	return deferred ? stplr_port_borrow(&pool->port, id, deferred, true) : NULL;
 }
 
 static void forget_deferred(struct stplr_pool *pool)

@@ -74,6 +74,9 @@ static int write_all(struct stplr_message *message, const struct stplr_door_retu
 	    (part->bare && (arguments->size || arguments->count)))
 		return -E2BIG;
 	files = stplr_door_files_get(arguments->descriptors, arguments->count);
+	/* Of bad descriptors it is told only if the data is good. */
+	if (PTR_ERR(files) == -EINVAL && !stplr_all_readable(arguments->data, arguments->size))
+		return -EFAULT;
 	if (IS_ERR(files))
 		return PTR_ERR(files);
 	part->files = files;
@@ -411,6 +414,6 @@ long stplr_pool_cred(struct stplr_pool *pool, struct stplr_door_cred __user *use
 	describe_cred(&arguments, message->of_door.caller);
 	arguments.pid = pid_vnr(message->tgid);
 	err = put_groups(&arguments, message->of_door.caller->group_info);
-	stplr_call_return(call);
+	stplr_call_return(call, true);
 	return err ? err : stplr_put_sized(user, &arguments, size, euid);
 }

@@ -94,6 +94,12 @@ struct stplr_connect {
 	char name[STPLR_NAME_MAX];
 };
 
+/*
+ * Labels whose upper 16 bits are those of this one are the kernel's, which gives each once, to who connects by
+ * name; a server may choose any other (EINVAL).
+ */
+#define STPLR_LABELS 0x7fff000000000000ULL
+
 struct stplr_channel_connect {
 	__u64 label; /* told to the server with each message of the connection */
 };
@@ -132,7 +138,7 @@ struct stplr_receive {
 	__u32 file_count; /* descriptors received: as many as there was room for */
 	__s32 pid; /* of the sender, as the kernel knows it; 0: not in this pid namespace */
 	__s32 tid;
-	__u32 uid;
+	__u32 uid; /* its real ones, whatever it acts as */
 	__u32 gid;
 };
 
@@ -215,7 +221,8 @@ struct stplr_info {
 
 /*
  * On a connection. Fails with the server's error, ESRCH when the channel or the process that
- * received the message is gone, ETIMEDOUT, EFAULT, ENOBUFS (see WRITE), EINTR (restarted where nobody
+ * received the message is gone, ETIMEDOUT, EFAULT, EBADF (of files), EACCES, EPERM (a security module keeps
+ * one of them from the receiver), EMSGSIZE, EDQUOT, EAGAIN (see PULSE), ENOMEM, ENOBUFS (see WRITE), EINTR (restarted where nobody
  * has received the message, the handler says so, and there is no timeout). After an EINTR that followed a
  * stop, a freezer or a tracer, servers see a client that waits until its next call of the module, or its end.
  */
@@ -225,7 +232,9 @@ struct stplr_info {
  * On a channel: the message or pulse of the highest priority, of those the oldest. With O_NONBLOCK it is
  * EAGAIN at once where there is none, whatever the timeout; clients wait for their servers all the same. Senders whose
  * memory cannot be read get EFAULT and are passed over: but when the time is up, no more than some of them, and
- * then it is EAGAIN or ETIMEDOUT though others are queued, of which poll and its like tell anew. ETIMEDOUT, EINTR.
+ * then it is EAGAIN or ETIMEDOUT though others are queued, of which poll and its like tell anew. EMFILE: the message
+ * stays, and is the next one still, which file_room 0 receives without its files. ETIMEDOUT, EINTR, EFAULT, EMSGSIZE,
+ * ESRCH (closed), EDQUOT and ENOMEM (there is no room to remember who receives).
  */
 #define STPLR_RECEIVE _IOWR(STPLR_IOCTL, 68, struct stplr_receive)
 

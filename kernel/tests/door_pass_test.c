@@ -282,6 +282,38 @@ static void what_is_open_for_nothing_passes(void)
 	join(client);
 }
 
+/* The data comes first, as over shared memory; the client waits on for a good answer. */
+static void of_a_bad_answer_the_first_fault_is_told(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	struct serving serving = { .pool = pool };
+	const struct stplr_door_desc bad = { .fd = -1, .attributes = STPLR_DOOR_DESCRIPTOR };
+	pid_t client = CALLER(pool, {
+		char room[2];
+
+		IS(2, call_door(door, NULL, 0, room, sizeof(room)));
+		CHECK(!memcmp(room, "ok", 2));
+	});
+	uint64_t id;
+
+	IS(0, serve(&serving));
+	id = serving.arguments.id;
+	for (int good = 0; good < 2; good++)
+		for (size_t size = 1; size <= 8192; size *= 8192) {
+			serving.arguments.id = id;
+			serving.arguments.descriptors = (uintptr_t)&bad;
+			serving.arguments.count = 1;
+			serving.arguments.flags = STPLR_RETURN_ONLY;
+			IS(good ? -EINVAL : -EFAULT,
+			   answer(&serving, good ? serving.data : (void *)8, size));
+		}
+	serving.arguments.id = id;
+	serving.arguments.descriptors = 0;
+	serving.arguments.count = 0;
+	IS(0, answer(&serving, "ok", 2));
+	join(client);
+}
+
 static const struct test tests[] = {
 	{ "descriptors go along with a call", descriptors_go_along_with_a_call },
 	{ "descriptors come back with a result", descriptors_come_back_with_a_result },
@@ -293,6 +325,7 @@ static const struct test tests[] = {
 	{ "what is not the call's any more is not taken back",
 	  what_is_not_the_calls_any_more_is_not_taken_back },
 	{ "what is open for nothing passes", what_is_open_for_nothing_passes },
+	{ "of a bad answer the first fault is told", of_a_bad_answer_the_first_fault_is_told },
 };
 
 int main(void)

@@ -3,6 +3,9 @@
  * The freezer stops all tasks of a group, as a machine that goes to sleep stops all there are.
  * Nobody who waits is to notice.
  */
+#include <fcntl.h>
+#include <linux/suspend_ioctls.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
@@ -161,12 +164,34 @@ static void servers_go_on(void)
 		put_into_the_cold(servers[i]);
 	}
 	freeze();
+	/* There is no line in which they could take anything. */
 	for (int i = 0; i < 2; i++)
-		CHECK(waits(servers[i], "RECEIVE", number_of(names[i])));
+		CHECK(!waits(servers[i], "RECEIVE", number_of(names[i])));
 	thaw();
 	for (int i = 0; i < 2; i++) {
 		IS(0, stplr_send(connections[i], NULL, 0, NULL, 0, NULL));
 		join(servers[i]);
+	}
+}
+
+/* Who is frozen receives nothing meanwhile, though it came last, and then would be the first. */
+static void another_server_receives(void)
+{
+	int channel = stplr_channel_create("seen", 0600, 0), connection = new_connection(channel, 0);
+	unsigned int number = number_of("seen");
+
+	need_freezer();
+	for (int i = 0; i < 2; i++) {
+		pid_t warm = server_of(channel, number, i ? minute : forever);
+		pid_t cold = server_of(channel, number, i ? minute : forever);
+
+		put_into_the_cold(cold);
+		freeze();
+		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+		join(warm);
+		thaw();
+		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+		join(cold);
 	}
 }
 
@@ -224,6 +249,40 @@ static void who_waits_for_its_server_can_be_frozen(void)
 	join(client);
 }
 
+/* All of them, but for who asks for it: whoever could not be frozen would keep the machine from its sleep. */
+static void all_go_on_after_the_sleep_of_the_machine(void)
+{
+	int channel = stplr_channel_create("seen", 0600, 0), connection = new_connection(channel, 0);
+	int other = stplr_channel_create("other", 0600, 0), to_other = new_connection(other, 0);
+	int sleep = open("/dev/snapshot", O_RDONLY | O_CLOEXEC);
+	unsigned int number = number_of("seen");
+	pid_t clients[4], servers[2];
+	uint64_t ids[4];
+
+	if (sleep < 0)
+		SKIP("this kernel has no /dev/snapshot");
+	for (int i = 0; i < 4; i++) {
+		clients[i] = client_of(channel, connection, number, i, i & 1 ? minute : forever);
+		if (i < 2)
+			ids[i] = receive_of(channel, i);
+	}
+	for (int i = 0; i < 2; i++)
+		servers[i] = server_of(other, number_of("other"), i ? minute : forever);
+	OK(ioctl(sleep, SNAPSHOT_FREEZE));
+	OK(ioctl(sleep, SNAPSHOT_UNFREEZE));
+	close(sleep);
+	for (int i = 2; i < 4; i++)
+		ids[i] = receive_of(channel, i);
+	for (int i = 0; i < 4; i++) {
+		IS(0, stplr_reply(channel, ids[i], 0, NULL, 0));
+		join(clients[i]);
+	}
+	for (int i = 0; i < 2; i++)
+		IS(0, stplr_send(to_other, NULL, 0, NULL, 0, NULL));
+	for (int i = 0; i < 2; i++)
+		join(servers[i]);
+}
+
 /* One whose message is received, one whose is not, and a server that waits; by handles. */
 static void who_has_a_handle_goes_on(void)
 {
@@ -257,7 +316,7 @@ static void who_has_a_handle_goes_on(void)
 	freeze();
 	CHECK(lines(FOLDER "blocked", "%d %d REPLY ", clients[0], clients[0]) == 1);
 	CHECK(lines(FOLDER "blocked", "%d %d SEND ", clients[1], clients[1]) == 1);
-	CHECK(lines(FOLDER "blocked", "%d %d RECEIVE ", server, server) == 1);
+	CHECK(!lines(FOLDER "blocked", "%d %d RECEIVE ", server, server));
 	thaw();
 	struct stplr_msg_receive from;
 
@@ -351,8 +410,10 @@ static void put_back(void)
 static const struct test tests[] = {
 	{ "clients that are frozen go on", clients_go_on },
 	{ "servers that are frozen go on", servers_go_on },
+	{ "another server receives meanwhile", another_server_receives },
 	{ "what comes meanwhile is found afterwards", what_comes_meanwhile_is_found_afterwards },
 	{ "who waits for its server can be frozen", who_waits_for_its_server_can_be_frozen },
+	{ "all go on after the sleep of the machine", all_go_on_after_the_sleep_of_the_machine },
 	{ "who has a handle goes on", who_has_a_handle_goes_on },
 	{ "who is at work goes on", who_is_at_work_goes_on },
 };

@@ -268,6 +268,28 @@ static void a_descriptor_tells_what_it_is(void)
 	IS(-ENOTTY, stplr_info(open("/dev/null", O_RDWR), &info));
 }
 
+/* Nobody who connects by name is taken for a connection that the server has made. */
+static void labels_of_the_kernel_are_no_servers(void)
+{
+	int channel = stplr_channel_create("named", 0600, 0);
+	struct stplr_info first, next;
+
+	CHECK(channel >= 0);
+	IS(0, stplr_info(stplr_connect("named"), &first));
+	IS(0, stplr_info(stplr_connect("named"), &next));
+	CHECK(next.label != first.label);
+	CHECK(first.label > STPLR_LABELS && next.label > STPLR_LABELS);
+	CHECK((int64_t)first.label > 0 && (int64_t)next.label > 0);
+	IS(-EINVAL, stplr_channel_connect(channel, first.label));
+	IS(-EINVAL, stplr_channel_connect(channel, next.label + 1));
+	IS(-EINVAL, stplr_channel_connect(channel, STPLR_LABELS));
+	IS(-EINVAL, stplr_channel_connect(channel, INT64_MAX));
+	close(new_connection(channel, STPLR_LABELS - 1));
+	close(new_connection(channel, 1ULL << 63));
+	close(new_connection(channel, UINT64_MAX));
+	close(new_connection(channel, 0));
+}
+
 static void *receive_until_shut(void *channel)
 {
 	struct stplr_receive received;
@@ -386,6 +408,7 @@ static const struct test tests[] = {
 	  nothing_is_answered_where_nothing_can_be_received },
 	{ "a server may choose its ids", a_server_may_choose_its_ids },
 	{ "a descriptor tells what it is", a_descriptor_tells_what_it_is },
+	{ "the kernel's labels are no server's to give", labels_of_the_kernel_are_no_servers },
 	{ "a shutdown ends what waits and what comes", a_shutdown_ends_what_waits_and_comes },
 	{ "a shutdown frees the name", a_shutdown_frees_the_name },
 	{ "a channel can be posted to", a_channel_can_be_posted_to },

@@ -15,13 +15,13 @@
 #include <unistd.h>
 
 #include "../call.h"
+#include "port_shim.h"
 
 #define SENDERS 6
 #define SERVERS 4
 #define ANSWER 42
+#define GIVEN 0 /* the outcome of who has one */
 #define ROUND_US 250000
-
-_Thread_local struct task_struct *current;
 
 /* What can happen to a call, each to be seen at least once. */
 enum event {
@@ -38,6 +38,7 @@ enum event {
 	KEPT,
 	KEPT_TOO_LATE,
 	READ,
+	READ_TOO_LATE,
 	CLAIMED,
 	CLAIM_MISSED,
 	UNCLAIMED,
@@ -59,7 +60,7 @@ enum event {
 static const char *const event_names[EVENTS] = {
 	"answered", "interrupted while queued", "interrupted while owed", "timed out", "closed",
 	"disowned", "abandoned", "handed over", "queued", "put back", "kept", "kept too late",
-	"read", "claimed", "claim missed", "unclaimed",
+	"read", "read too late", "claimed", "claim missed", "unclaimed",
 	"answered and taken", "unblocked", "left behind", "away", "forgotten", "brought", "pulsed",
 	"cancelled", "told of leave",
 	"seen SEND-blocked", "seen REPLY-blocked", "seen RECEIVE-blocked",
@@ -86,64 +87,6 @@ static void saw(enum event event)
 static struct test_call *test_call_of(struct stplr_call *call)
 {
 	return container_of(call, struct test_call, call);
-}
-
-unsigned int stplr_spin_us, stplr_spin_us_max;
-
-void stplr_patience_init(struct stplr_patience *patience, u32 most_us)
-{
-	patience->ns = 0;
-	patience->most_us = most_us;
-}
-
-/* A deadline is a number of turns of half a millisecond here. Nobody looks before it sleeps. */
-int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline)
-{
-	struct task_struct *task = waiter->task;
-	int err = 0;
-
-	pthread_mutex_lock(&task->lock);
-	while (!__atomic_load_n(&waiter->notified, __ATOMIC_ACQUIRE)) {
-		struct timespec until;
-
-		if (task->killed || (task->signalled && mode & TASK_INTERRUPTIBLE)) {
-			task->signalled = false;
-			err = -EINTR;
-			break;
-		}
-		if (deadline <= 0) {
-			err = -ETIMEDOUT;
-			break;
-		}
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_nsec += 500000;
-		if (until.tv_nsec >= 1000000000) {
-			until.tv_nsec -= 1000000000;
-			until.tv_sec++;
-		}
-		pthread_cond_timedwait(&task->woken, &task->lock, &until);
-		if (deadline != KTIME_MAX)
-			deadline--;
-	}
-	pthread_mutex_unlock(&task->lock);
-	return err;
-}
-
-void stplr_waiter_notify(struct stplr_waiter *waiter, struct stplr_waker *waker)
-{
-	waker->task = NULL;
-	if (READ_ONCE(waiter->notified))
-		return;
-	waker->task = waiter->task;
-	__atomic_store_n(&waiter->notified, true, __ATOMIC_RELEASE);
-}
-
-void stplr_waker_wake(struct stplr_waker *waker, bool yields)
-{
-	(void)yields;
-	pthread_mutex_lock(&waker->task->lock);
-	pthread_cond_broadcast(&waker->task->woken);
-	pthread_mutex_unlock(&waker->task->lock);
 }
 
 static void free_call(struct stplr_call *call)
@@ -279,12 +222,12 @@ static void *sender(void *argument)
 		pthread_mutex_unlock(&current->lock);
 		if (abandoned && err != -EINTR && err != -ETIMEDOUT)
 			die("an abandoned call with an outcome");
-		if (err == ANSWER && call->room != ANSWER && call->left != ANSWER)
+		if (err == GIVEN && call->room != ANSWER && call->left != ANSWER)
 			die("an answer that was not written");
 		/* Nobody touches it any more, unless it was killed, so no lock is needed. */
 		if (!abandoned || !killed)
 			call->sent = call->room = 0;
-		if (err == ANSWER)
+		if (err == GIVEN)
 			saw(ANSWERED);
 		else if (abandoned)
 			saw(ABANDONED);
@@ -325,7 +268,7 @@ static void answer(struct stplr_call *call)
 	struct stplr_waker waker;
 
 	write_answer(call);
-	if (!stplr_call_finish(call, ANSWER, &waker))
+	if (!stplr_call_finish(call, GIVEN, &waker))
 		saw(LEFT_BEHIND);
 	stplr_waker_run(&waker, true);
 }
@@ -342,6 +285,19 @@ static int look_at(struct stplr_call *call)
 		die("a message that was not sent");
 	stplr_call_untouch(call);
 	return sent;
+}
+
+/* As another thread does that reads while this one answers. Its client need not wait for that. */
+static void answer_while_read(struct stplr_call *call, u64 id, const void *taker)
+{
+	struct stplr_call *claimed = stplr_port_claim(&port, id, taker);
+
+	if (claimed)
+		answer(claimed);
+	sched_yield();
+	if (claimed && look_at(call))
+		die("a message of a call that is over");
+	saw(READ_TOO_LATE);
 }
 
 static void ask(struct stplr_call *call)
@@ -371,17 +327,19 @@ static struct stplr_call *serve(struct stplr_call *call, const void *taker, unsi
 		return NULL;
 	}
 	saw(stplr_call_keep(call, 0, taker, 1) ? KEPT : KEPT_TOO_LATE);
-	if (stplr_port_claim(&port, id, &port) || stplr_port_borrow(&port, id, &port))
+	if (stplr_port_claim(&port, id, &port) || stplr_port_borrow(&port, id, &port, true))
 		die("a call that is somebody else's to answer");
 	if (dice(seed, 3) == 0) {
-		call = stplr_port_borrow(&port, id, taker);
+		call = stplr_port_borrow(&port, id, taker, true);
 		if (call) {
 			ask(call);
 			again = look_at(call);
 			if (again && again != sent)
 				die("a message that changed");
 			saw(READ);
-			stplr_call_return(call);
+			if (dice(seed, 3) == 0)
+				answer_while_read(call, id, taker);
+			stplr_call_return(call, true);
 		}
 	}
 	if (dice(seed, 10) == 0) {
@@ -408,7 +366,7 @@ static int answer_and_take(struct stplr_call *call, ktime_t deadline, struct stp
 	if (call && dice(seed, 2)) {
 		saw(ANSWERED_AND_TAKEN);
 		write_answer(call);
-		return stplr_call_finish_and_take(call, ANSWER, deadline, item);
+		return stplr_call_finish_and_take(call, GIVEN, deadline, item);
 	}
 	if (call)
 		answer(call);

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 
 #include "raise.h"
+#include "stop.h"
 
 static void be(int policy, int nice)
 {
@@ -175,6 +176,26 @@ static void nor_has_who_may_not_inherit(void)
 	join(client);
 }
 
+/* Be its sender stopped, which so does not see that it has been received. */
+static void what_wants_no_answer_lends_nothing_once_it_is_received(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+
+	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, 0, &received));
+	pid_t client = CLIENT(channel, connection, {
+		be_real_time(50);
+		IS(0, stplr_send_one_way(connection, NULL, 0));
+	});
+
+	AWAIT(runs_with(0, RAISED(SCHED_FIFO), 50));
+	stop(client);
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	CHECK(!received.id && runs_with(0, SCHED_OTHER, 0));
+	go_on(client);
+	join(client);
+}
+
 static const struct test tests[] = {
 	{ "who runs when nobody else does is raised by anybody",
 	  who_runs_when_nobody_else_does_is_raised_by_anybody },
@@ -184,6 +205,8 @@ static const struct test tests[] = {
 	{ "later children start as ever", later_children_start_as_ever },
 	{ "who cannot receive has not answered", who_cannot_receive_has_not_answered },
 	{ "nor has who may not inherit", nor_has_who_may_not_inherit },
+	{ "what wants no answer lends nothing once it is received",
+	  what_wants_no_answer_lends_nothing_once_it_is_received },
 };
 
 int main(void)

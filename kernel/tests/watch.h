@@ -34,6 +34,13 @@ static inline void await_fault(int faults)
 	CHECK(fault.event == UFFD_EVENT_PAGEFAULT);
 }
 
+static inline void let_come(int faults, void *memory, size_t size)
+{
+	struct uffdio_zeropage pages = { .range = { (unsigned long)memory, size } };
+
+	OK(ioctl(faults, UFFDIO_ZEROPAGE, &pages));
+}
+
 /* Whoever waits for a page of it does so in vain. */
 static inline void fail_fault(int faults, void *memory, size_t size)
 {

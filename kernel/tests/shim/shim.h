@@ -33,6 +33,7 @@ ktime_t ktime_add_safe(ktime_t time, ktime_t more);
 #define smp_load_acquire(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define smp_store_release(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
 #define likely(x) (x)
+#define unlikely(x) (x)
 #define __must_hold(lock)
 #define container_of(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))
 

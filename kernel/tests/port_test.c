@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Steps of the state machine of port.c whose order is what matters, one after the other; TAP. */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "../call.h"
+#include "port_shim.h"
+
+#define ANSWERED 0
+
+static struct stplr_port port;
+static struct task_struct me, client;
+static int failed;
+
+static void free_call(struct stplr_call *call)
+{
+	free(call);
+}
+
+static void readable(struct stplr_port *unused)
+{
+	(void)unused;
+}
+
+static struct stplr_item *unblock(struct stplr_call *call)
+{
+	struct stplr_item *pulse = NULL;
+
+	/* Of an odd one the server is told. */
+	if (call->id & 1)
+		pulse = calloc(1, sizeof(*pulse));
+	if (pulse)
+		pulse->kind = STPLR_ITEM_PULSE;
+	return pulse;
+}
+
+static void drop_pulse(struct stplr_item *pulse)
+{
+	free(pulse);
+}
+
+static const struct stplr_port_ops ops = {
+	.free_call = free_call,
+	.readable = readable,
+	.unblock = unblock,
+	.drop_pulse = drop_pulse,
+};
+
+/* Turns of half a millisecond. */
+enum { SOON = 40, NEVER = 4000 };
+
+struct sent {
+	struct stplr_call *call;
+	ktime_t deadline;
+	int outcome;
+	bool delivered;
+	pthread_t thread;
+};
+
+static void *send_it(void *argument)
+{
+	struct sent *sent = argument;
+
+	current = &client;
+	sent->outcome = stplr_port_send(sent->call, sent->deadline, &sent->delivered);
+	return NULL;
+}
+
+/* A call on its way, which the caller has taken. Its reference is the test's. */
+static void send_and_take(struct sent *sent, u64 id, ktime_t deadline)
+{
+	struct stplr_item *item;
+
+	stplr_port_init(&port, &ops, 1, 0);
+	sent->call = calloc(1, sizeof(*sent->call));
+	sent->deadline = deadline;
+	sent->outcome = 1;
+	current = &client;
+	stplr_call_init(sent->call, &port, id, 1, true);
+	current = &me;
+	pthread_create(&sent->thread, NULL, send_it, sent);
+	if (stplr_port_take(&port, KTIME_MAX, &item))
+		abort();
+}
+
+static void report(const char *what, bool good)
+{
+	static int number;
+
+	printf("%s %d - %s\n", good ? "ok" : "not ok", ++number, what);
+	failed += !good;
+}
+
+static void finish(struct stplr_call *call)
+{
+	struct stplr_waker waker;
+
+	stplr_call_finish(call, ANSWERED, &waker);
+	stplr_waker_run(&waker, true);
+}
+
+static void an_answer_does_not_wait_for_readers(void)
+{
+	struct stplr_call *read;
+	struct sent sent;
+	bool touches;
+
+	send_and_take(&sent, 2, SOON);
+	stplr_call_keep(sent.call, 0, &me, 1);
+	read = stplr_port_borrow(&port, 2, &me, true);
+	finish(stplr_port_claim(&port, 2, &me));
+	pthread_join(sent.thread, NULL);
+	touches = !stplr_call_touch(read);
+	stplr_call_return(read, true);
+	report("an answer does not wait for who reads", sent.outcome == ANSWERED && !touches);
+	stplr_call_put(sent.call);
+}
+
+/* Its deadline came to pass while somebody had hold of its memory, and was told to the server. */
+static void an_answer_at_the_pulse_is_the_outcome(void)
+{
+	struct stplr_call *read, *claimed;
+	struct stplr_item *pulse;
+	struct sent sent;
+
+	send_and_take(&sent, 1, 4);
+	stplr_call_keep(sent.call, 0, &me, 1);
+	read = stplr_port_borrow(&port, 1, &me, true);
+	stplr_call_touch(read);
+	usleep(30000);
+	stplr_call_untouch(read);
+	if (stplr_port_take(&port, NEVER, &pulse) || pulse->kind != STPLR_ITEM_PULSE)
+		abort();
+	free(pulse);
+	claimed = stplr_port_claim(&port, 1, &me);
+	stplr_call_touch(read);
+	finish(claimed);
+	usleep(5000);
+	stplr_call_untouch(read);
+	usleep(5000);
+	stplr_call_return(read, true);
+	pthread_join(sent.thread, NULL);
+	report("an answer at the pulse is the outcome", sent.outcome == ANSWERED);
+	stplr_call_put(sent.call);
+}
+
+static void an_answer_waits_for_who_writes(void)
+{
+	struct stplr_call *written;
+	struct sent sent;
+	bool touches;
+
+	send_and_take(&sent, 2, NEVER);
+	stplr_call_keep(sent.call, 0, &me, 1);
+	written = stplr_port_borrow(&port, 2, &me, false);
+	finish(stplr_port_claim(&port, 2, &me));
+	usleep(5000);
+	touches = !stplr_call_touch(written);
+	stplr_call_untouch(written);
+	stplr_call_return(written, false);
+	pthread_join(sent.thread, NULL);
+	report("an answer waits for who writes", sent.outcome == ANSWERED && touches);
+	stplr_call_put(sent.call);
+}
+
+static void what_ends_before_it_is_kept_was_not_delivered(void)
+{
+	struct sent sent;
+	bool kept;
+
+	send_and_take(&sent, 2, NEVER);
+	stplr_port_close(&port, -ESRCH);
+	kept = stplr_call_keep(sent.call, 0, &me, 1);
+	pthread_join(sent.thread, NULL);
+	report("what ends before it is kept was delivered to nobody",
+	       !kept && sent.outcome == -ESRCH && !sent.delivered && !sent.call->taker);
+	stplr_call_put(sent.call);
+}
+
+int main(void)
+{
+	pthread_mutex_init(&me.lock, NULL);
+	pthread_cond_init(&me.woken, NULL);
+	pthread_mutex_init(&client.lock, NULL);
+	pthread_cond_init(&client.woken, NULL);
+	an_answer_does_not_wait_for_readers();
+	an_answer_at_the_pulse_is_the_outcome();
+	an_answer_waits_for_who_writes();
+	what_ends_before_it_is_kept_was_not_delivered();
+	printf("1..4\n");
+	return failed != 0;
+}
