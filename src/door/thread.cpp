@@ -48,7 +48,8 @@ struct Threads {
   std::mutex lock;  // protects all
   std::condition_variable changed;
   std::list<Thread> all;
-  bool main_left = false;  // by thr_exit()
+  std::list<Thread> of_parents;  // whom a fork has left behind
+  bool main_left = false;        // by thr_exit()
 
   Thread* find(pthread_t id) {
     const auto found = std::find_if(all.begin(), all.end(), [&](const Thread& thread) {
@@ -61,20 +62,25 @@ struct Threads {
   }
 };
 
-Threads& threads() {
-  static constinit process::MadeOnce<Threads> all;
-  return all.get();
-}
+constinit process::MadeOnce<Threads> made_threads;
+Threads& threads() { return made_threads.get(); }
 
 void lock_threads() { threads().lock.lock(); }
 void unlock_threads() { threads().lock.unlock(); }
-// In a child of fork() only the thread that forked is left.
+// In a child only the thread that forked is left. Nothing is allocated or freed: to a child of
+// _Fork() another thread may have left the allocator locked.
 void forget_others() {
-  threads().all.remove_if(
-      [](const Thread& thread) { return ::pthread_equal(thread.id, ::pthread_self()) == 0; });
-  for (Thread& self : threads().all) self.task = ::gettid();
-  threads().main_left = false;  // it is the main one now
-  process::free_in_child(threads().lock);
+  Threads* const here = made_threads.made();
+  if (here == nullptr) return;
+  for (auto each = here->all.begin(); each != here->all.end();) {
+    const auto thread = each++;
+    if (::pthread_equal(thread->id, ::pthread_self()) == 0)
+      here->of_parents.splice(here->of_parents.end(), here->all, thread);
+    else
+      thread->task = ::gettid();
+  }
+  here->main_left = false;  // it is the main one now
+  process::free_in_child(here->lock);
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
