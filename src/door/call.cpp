@@ -267,9 +267,10 @@ void close(int d) noexcept {
 
 }  // namespace farcall::door
 
-extern "C" int door_call(int d, door_arg_t* params) {
-  using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
-  const CallWait wait{.since = farcall::SignalCount::now()};  // first of all
+namespace farcall::door {
+namespace {
+
+[[gnu::noinline, gnu::hot]] int call_deferred(int d, door_arg_t* params, const CallWait& wait) {
   ::pthread_testcancel();
   const int error = guarded([&] { return call(d, params, wait); });
   if (error < 0) return -1;
