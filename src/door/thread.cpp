@@ -251,6 +251,13 @@ bool may_exist(pthread_t thread) noexcept {
   return ::msync(reinterpret_cast<void*>(page), page_size, MS_ASYNC) == 0;  // NOLINT
 }
 
+// A thread that has ended, or may not be looked at, is none.
+bool is_alive(pthread_t thread) noexcept {
+  clockid_t clock{};
+  return ::pthread_equal(thread, ::pthread_self()) != 0 ||
+         (may_exist(thread) && ::pthread_getcpuclockid(thread, &clock) == 0);
+}
+
 // The next thread that ends; null where there is none to wait for.
 Thread* await_any(Threads& all, std::unique_lock<std::mutex>& guard) {
   while (true) {
@@ -312,6 +319,7 @@ int thr_join(thread_t thread, thread_t* departed, void** status) {
   } else {
     guard.unlock();
     error = thread == 0 || !may_exist(thread) ? ESRCH : ::pthread_join(thread, status);
+    if (error == EINVAL) error = ESRCH;  // it is detached
   }
   if (error == 0 && departed != nullptr) *departed = thread;
   return error;
@@ -331,7 +339,10 @@ void thr_exit(void* status) {
 thread_t thr_self(void) { return ::pthread_self(); }
 int thr_main(void) { return ::gettid() == ::getpid() ? 1 : 0; }
 void thr_yield(void) { ::sched_yield(); }
-int thr_kill(thread_t thread, int signal) { return ::pthread_kill(thread, signal); }
+// For signal handlers as well: without the lock.
+int thr_kill(thread_t thread, int signal) {
+  return is_alive(thread) ? ::pthread_kill(thread, signal) : ESRCH;
+}
 int thr_sigsetmask(int how, const __sigset_t* set, __sigset_t* old) {
   return ::pthread_sigmask(how, set, old);
 }
@@ -356,8 +367,11 @@ int thr_suspend(thread_t thread) {
 
 int thr_setconcurrency(int level) { return ::pthread_setconcurrency(level); }
 int thr_getconcurrency(void) { return ::pthread_getconcurrency(); }
-int thr_setprio(thread_t thread, int priority) { return ::pthread_setschedprio(thread, priority); }
+int thr_setprio(thread_t thread, int priority) {
+  return is_alive(thread) ? ::pthread_setschedprio(thread, priority) : ESRCH;
+}
 int thr_getprio(thread_t thread, int* priority) {
+  if (!is_alive(thread)) return ESRCH;
   int policy = 0;
   sched_param parameters{};
   const int error = ::pthread_getschedparam(thread, &policy, &parameters);
