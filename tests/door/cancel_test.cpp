@@ -398,6 +398,7 @@ constexpr int kSteps = 100;  // until all that concerns cancellation is settled
 
 TEST(DoorCancelAtOnce, AThreadIsAtWhateverInstructionItBeginsToAnswer) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
+  FARCALL_SKIP_UNDER_ASAN("has instructions of its own there");
   in_child([] {
     ::door_server_create([](door_info_t*) {});
     const int door = ::door_create(answer_in_steps, nullptr, 0);
@@ -417,6 +418,7 @@ TEST(DoorCancelAtOnce, AThreadIsAtWhateverInstructionItBeginsToAnswer) {
 
 TEST(DoorCancelAtOnce, AThreadIsAtWhateverInstructionItBeginsToCall) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
+  FARCALL_SKIP_UNDER_ASAN("has instructions of its own there");
   in_child([] {
     const int door = ::door_create(echo, nullptr, 0);
     EXPECT_EQ(call(door, "x").data, "x");
