@@ -19,6 +19,7 @@ void expect_to_allocate_nothing(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), FARCALL_UNALLOCATING);
   Child program([&] {
     std::vector<char*> all;
+    all.reserve(arguments.size() + 1);
     for (std::string& argument : arguments) all.push_back(argument.data());
     all.push_back(nullptr);
     ::execv(all[0], all.data());
