@@ -100,11 +100,11 @@ int call_with_bad_arguments(int d, Handle& handle, std::uint64_t bytes, Argument
 
 // What is wrong with the arguments; 0: nothing.
 int validate(const door_arg_t& arguments, Outgoing* outgoing) {
+  if (outgoing != nullptr && arguments.desc_num > kMostDescriptors) return E2BIG;
   if (!readable(arguments.data_ptr, arguments.data_size) ||
       !writable(arguments.rbuf, arguments.rsize))
     return EFAULT;
   if (outgoing == nullptr) return 0;
-  if (arguments.desc_num > kMostDescriptors) return E2BIG;
   return outgoing->add(arguments.desc_ptr, arguments.desc_num);
 }
 
@@ -267,13 +267,29 @@ void close(int d) noexcept {
 
 }  // namespace farcall::door
 
-extern "C" int door_call(int d, door_arg_t* params) {
-  using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
-  const CallWait wait{.since = farcall::SignalCount::now()};  // first of all
+namespace farcall::door {
+namespace {
+
+[[gnu::noinline, gnu::hot]] int call_deferred(int d, door_arg_t* params, const CallWait& wait) {
   ::pthread_testcancel();
   const int error = guarded([&] { return call(d, params, wait); });
   if (error < 0) return -1;
   if (error == 0) return 0;
   if (error == EINTR || error == EAGAIN) ::pthread_testcancel();
   return fail(error);
+}
+
+}  // namespace
+}  // namespace farcall::door
+
+// A thread that can be cancelled between any two instructions is cancelled where others are. Has
+// nothing to clean up: it could not be unwound.
+extern "C" int door_call(int d, door_arg_t* params) {
+  using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
+  const CallWait wait{.since = farcall::SignalCount::now()};  // first of all
+  int type = PTHREAD_CANCEL_DEFERRED;
+  ::pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
+  const int result = call_deferred(d, params, wait);
+  if (type != PTHREAD_CANCEL_DEFERRED) ::pthread_setcanceltype(type, nullptr);
+  return result;
 }

@@ -261,10 +261,19 @@ class Borrowed {
 // The door that `fd` refers to, if any.
 Borrowed look_up(int fd);
 
+// What a descriptor was that is being closed: what it was known for, and the door of this process
+// that it leads to in fact.
+struct Closed {
+  std::shared_ptr<Handle> handle;
+  std::shared_ptr<Door> door;
+};
+
 // All of one process. A child has its own, and leaves its parent's alone.
 class Process {
  public:
   static Process& here();
+  // Null where nobody has asked for it: handlers that close and duplicate make nothing.
+  static Process* made() noexcept;
 
   // The door that `fd` refers to; null where it is none.
   std::shared_ptr<Handle> find(int fd);
@@ -278,6 +287,11 @@ class Process {
   void remove_branch(std::uint64_t socket) noexcept;
   // `fd` is about to be closed. Returns what it was known for.
   std::shared_ptr<Handle> forget(int fd) noexcept;
+  // The same, and all that has to be known after the close.
+  Closed closes(int fd) noexcept;
+  // `copy` is a new descriptor. Returns the door of this process that it leads to, if any. Throws
+  // std::bad_alloc.
+  std::shared_ptr<Door> copied(int copy);
   // Those of this process for which references are counted.
   std::vector<std::shared_ptr<Door>> counting();
 
@@ -328,7 +342,7 @@ bool descriptors_are_ours() noexcept;
 // handler runs meanwhile but while it is closed: close() and dup() are for handlers as well.
 template <class Close>
 auto closing(int fd, Close close);
-void after_close(const std::shared_ptr<Handle>& handle) noexcept;
+void after_close(const Closed& closed) noexcept;
 
 using process::NoCancel;
 
@@ -337,16 +351,14 @@ auto closing(int fd, Close close) {
   if (!known(fd)) [[likely]]
     return close();
   if (!descriptors_are_ours()) return close();
-  std::shared_ptr<Handle> handle;
+  Closed closed;
   {
     const NoCancel guard;
     const HeldSignals held;
-    Process& process = Process::here();
-    try {
-      handle = process.find(fd);
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): not told, then
-    }
-    (void)process.forget(fd);
+    if (Process* const process = Process::made())
+      closed = process->closes(fd);
+    else
+      set_known(fd, false);
   }
   const auto result = close();
   const int error = errno;
@@ -354,8 +366,8 @@ auto closing(int fd, Close close) {
   epoch.fetch_add(1, std::memory_order_acq_rel);
   const NoCancel guard;
   const HeldSignals held;
-  after_close(handle);
-  handle = nullptr;
+  after_close(closed);
+  closed = {};
   errno = error;
   return result;
 }

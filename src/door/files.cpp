@@ -170,11 +170,14 @@ int copied(int fd, int copy) noexcept {
   {
     const NoCancel guard;
     const HeldSignals held;
-    set_known(copy, true);
     try {
-      const auto handle = Process::here().find(copy);
-      if (!handle) set_known(copy, false);  // `fd` was a door's once
-      if (const auto door = handle ? handle->local.lock() : nullptr) door->referenced();
+      Process* const process = Process::made();
+      // Somebody may have closed it behind our back.
+      if (process != nullptr && known(copy))
+        after_close({.handle = process->forget(copy), .door = nullptr});
+      const auto door = process != nullptr ? process->copied(copy) : nullptr;
+      set_known(copy, door || read_name(copy));  // `fd` may have been a door's once
+      if (door) door->referenced();
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): found when it is called
     }
   }
@@ -186,18 +189,17 @@ int copied(int fd, int copy) noexcept {
 template <class Close>
 int close_many(unsigned first, unsigned last, Close close) {
   if (!descriptors_are_ours()) return close();
-  std::vector<std::shared_ptr<Handle>> closed;
-  {
+  std::vector<Closed> closed;
+  if (Process* const process = Process::made()) {
     const NoCancel guard;
     const HeldSignals held;
     constexpr unsigned kMost = 1 << 20;
     for (unsigned fd = first; fd <= last && fd < kMost; ++fd) {
       if (!known(static_cast<int>(fd))) continue;
       try {
-        closed.push_back(Process::here().find(static_cast<int>(fd)));
-      } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): not told, then
+        closed.push_back(process->closes(static_cast<int>(fd)));
+      } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): not told, then
       }
-      (void)Process::here().forget(static_cast<int>(fd));
     }
   }
   const int result = close();
@@ -206,7 +208,7 @@ int close_many(unsigned first, unsigned last, Close close) {
   if (!closed.empty()) epoch.fetch_add(1, std::memory_order_acq_rel);
   const NoCancel guard;
   const HeldSignals held;
-  for (const auto& handle : closed) after_close(handle);
+  for (const Closed& one : closed) after_close(one);
   errno = saved;
   return result;
 }

@@ -78,11 +78,40 @@ struct Start {
   bool abandoned = false;
 };
 
+// A thread of those that are waited for: it has arrived, whether it serves or has ended, as the
+// program's set-up may have it do.
+class Arrival {
+ public:
+  explicit Arrival(Start& start) : start_(start) {}
+  ~Arrival() {
+    if (!arrived_) (void)join(false);
+  }
+  Arrival(const Arrival&) = delete;
+  Arrival& operator=(const Arrival&) = delete;
+  // Returns whether it is to serve, once that is decided.
+  bool join(bool joined) {
+    arrived_ = true;
+    if (!joined) start_.door->pool->starting_until.store(0, std::memory_order_relaxed);
+    std::unique_lock lock(start_.lock);
+    ++start_.arrived;
+    start_.failed |= !joined;
+    start_.changed.notify_all();
+    if (!joined) return false;
+    start_.changed.wait(lock, [&] { return start_.decided; });
+    return !start_.abandoned;
+  }
+
+ private:
+  Start& start_;
+  bool arrived_ = false;
+};
+
 void* start_bound_thread(void* argument) {
   const std::unique_ptr<std::shared_ptr<Start>> owned(
       static_cast<std::shared_ptr<Start>*>(argument));
   const std::shared_ptr<Start> start = *owned;
   const std::shared_ptr<OwnDoor> door = start->door;
+  Arrival arrival(*start);
   if (door->maker.set_up != nullptr) {
     door->maker.set_up(door->maker.cookie);
   } else {
@@ -91,13 +120,7 @@ void* start_bound_thread(void* argument) {
   }
   const NoCancel guard;
   const bool joined = join_pool(door) == 0;
-  if (!joined) door->pool->starting_until.store(0, std::memory_order_relaxed);
-  std::unique_lock lock(start->lock);
-  ++start->arrived;
-  start->failed |= !joined;
-  start->changed.notify_all();
-  start->changed.wait(lock, [&] { return start->decided; });
-  if (joined && !start->abandoned) return start.get();
+  if (arrival.join(joined)) return start.get();
   if (joined) leave_pool();
   return nullptr;
 }

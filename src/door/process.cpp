@@ -20,6 +20,8 @@ namespace farcall::door {
 namespace {
 
 constexpr int kMostKnown = 1 << 20;
+// So many copies of a door's descriptor are noted without a new allocation: handlers make some.
+constexpr std::size_t kRoomForCopies = 8;
 std::atomic<std::uint64_t> known_bits[kMostKnown / 64];
 
 std::atomic<Process*> instance{nullptr};
@@ -145,6 +147,8 @@ Process::Process() : mode(wait_mode_from_environment()) {}
   return *now;
 }
 
+Process* Process::made() noexcept { return instance.load(std::memory_order_acquire); }
+
 std::shared_ptr<Handle> Process::find(int fd) {
   if (fd < 0) return nullptr;
   Recent& place = process::PerThread<RecentOnes>::get()[static_cast<std::size_t>(fd) % kRecent];
@@ -174,14 +178,15 @@ std::shared_ptr<Handle> Process::find_anew(int fd) {
   {
     const QuietGuard guard(lock_);
     if (const auto entry = doors_.find(socket); entry != doors_.end()) {
-      if (std::ranges::count(entry->second.descriptors, fd) != 0) return entry->second.handle;
+      if (entry->second.handle && std::ranges::count(entry->second.descriptors, fd) != 0)
+        return entry->second.handle;
       served = entry->second.served;
     }
   }
   // Somebody may have closed it behind our back.
   if (known(fd)) {
     const HeldSignals held;
-    after_close(forget(fd));
+    after_close({.handle = forget(fd), .door = nullptr});
   }
   const auto name = read_name(fd);
   // By now the number may be another door's, for whoever closes it while others use it.
@@ -190,6 +195,7 @@ std::shared_ptr<Handle> Process::find_anew(int fd) {
   Entry& entry = doors_[socket];
   if (entry.served) served = entry.served;
   if (!entry.handle) entry.handle = std::make_shared<Handle>(*name, socket, served);
+  entry.descriptors.reserve(kRoomForCopies);
   if (std::ranges::count(entry.descriptors, fd) == 0) entry.descriptors.push_back(fd);
   set_known(fd, true);
   return entry.handle;
@@ -225,19 +231,51 @@ std::shared_ptr<Handle> Process::forget(int fd) noexcept {
     if (last && !entry->second.served) doors_.erase(entry);
   }
   epoch.fetch_add(1, std::memory_order_acq_rel);
-  if (last) handle->client.retire();
+  if (last && handle) handle->client.retire();
   return handle;
 }
 
-void after_close(const std::shared_ptr<Handle>& handle) noexcept {
-  if (!handle) return;
-  const auto door = handle->local.lock();
+Closed Process::closes(int fd) noexcept {
+  Closed closed;
+  const std::uint64_t socket = socket_cookie(fd);
+  {
+    const QuietGuard guard(lock_);
+    if (const auto entry = doors_.find(socket); entry != doors_.end())
+      closed.door = entry->second.served;
+  }
+  closed.handle = forget(fd);
+  return closed;
+}
+
+std::shared_ptr<Door> Process::copied(int copy) {
+  const std::uint64_t socket = socket_cookie(copy);
+  const QuietGuard guard(lock_);
+  const auto entry = doors_.find(socket);
+  if (entry == doors_.end()) return nullptr;
+  auto& descriptors = entry->second.descriptors;
+  if (std::ranges::count(descriptors, copy) == 0) descriptors.push_back(copy);
+  return entry->second.served;
+}
+
+namespace {
+
+void count_references(const std::shared_ptr<Door>& door) noexcept {
   if (!door || !door->counts_references() || !descriptors_are_ours()) return;
   try {
     door->check_references(OwnSockets().of(door->primary()).size());
     ReferenceChecks::add_again(door);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion
   }
+}
+
+}  // namespace
+
+void after_close(const Closed& closed) noexcept {
+  count_references(closed.door);
+  // The number may have been another door's before, that somebody has closed behind our back.
+  if (const auto known_for = closed.handle ? closed.handle->local.lock() : nullptr;
+      known_for != closed.door)
+    count_references(known_for);
 }
 
 std::shared_ptr<SharedPool> Process::shared_pool() {

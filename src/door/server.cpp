@@ -30,6 +30,26 @@ namespace {
 // them asks again.
 constexpr std::int64_t kUrgent = 1'000'000;
 
+// How a thread may be cancelled, as pthread_setcancelstate(3) and pthread_setcanceltype(3) say.
+struct Cancellation {
+  int state = PTHREAD_CANCEL_ENABLE;
+  int type = PTHREAD_CANCEL_DEFERRED;
+};
+
+// From the one to the other no cancellation comes. Where its type is asynchronous one may come
+// between any two instructions of who calls these: that must have nothing to clean up, and not be
+// noexcept, or it could not be unwound.
+inline Cancellation hold_cancellation() {
+  Cancellation before;
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before.state);
+  ::pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &before.type);
+  return before;
+}
+inline void restore(Cancellation before) {
+  ::pthread_setcancelstate(before.state, nullptr);
+  if (before.type != PTHREAD_CANCEL_DEFERRED) ::pthread_setcanceltype(before.type, nullptr);
+}
+
 // What a thread is that serves, or has ever served. Lives until the thread ends.
 class ServingThread {
  public:
@@ -41,8 +61,8 @@ class ServingThread {
   }
   // Answers the call that is being served. Returns 0 or an errno value; the client then waits on.
   int answer(const char* data, std::size_t size, const door_desc_t* descriptors, std::size_t count,
-             int cancel_state) {
-    const bool stays = cancel_state == PTHREAD_CANCEL_DISABLE && in_place();
+             Cancellation cancellation) {
+    const bool stays = cancellation.state == PTHREAD_CANCEL_DISABLE && in_place();
     return server_->answer(data, size, descriptors, count, stays);
   }
   // It serves no call, and is to wait for one; descriptors that it should pass go to nobody.
@@ -52,7 +72,7 @@ class ServingThread {
   void join_pool();
   // For good: it is bound to nothing, either.
   void leave_pool() noexcept;
-  [[noreturn]] void park(int cancel_state);
+  [[noreturn]] void park(Cancellation cancellation);
   // It is in a procedure, and nobody else may be there to serve the next call. False: somebody has
   // asked for another thread only just now.
   bool ask_for_another();
@@ -68,7 +88,7 @@ class ServingThread {
   std::shared_ptr<Pool> pool_;  // that server_ is in
   bool in_shared_ = false;      // that is the shared one
   std::unique_ptr<Server> server_;
-  int cancel_state_ = PTHREAD_CANCEL_ENABLE;
+  Cancellation cancellation_;  // of procedures, and where it waits
   bool parked_before_ = false;
   jmp_buf base_;
   __pthread_unwind_buf_t handlers_;  // knows the clean-up handlers that stand below base_
@@ -135,9 +155,9 @@ bool ServingThread::ask_for_another() {
   return true;
 }
 
-void ServingThread::park(int cancel_state) {
+void ServingThread::park(Cancellation cancellation) {
   server_->serving = false;
-  cancel_state_ = cancel_state;
+  cancellation_ = cancellation;
   if (parked_before_) ::longjmp(base_, 1);
   parked_before_ = true;
   serve();
@@ -182,8 +202,19 @@ void ServingThread::leave_pool() noexcept {
   bound = nullptr;
 }
 
+namespace {
+
+// Apart, for what is said of restore().
+[[gnu::noinline]] void run(const Dispatch& call, Cancellation cancellation) {
+  restore(cancellation);
+  call.procedure(call.cookie, call.data, call.size, call.descriptors, call.count);
+  (void)hold_cancellation();
+}
+
+}  // namespace
+
 [[gnu::hot]] void ServingThread::serve_one() {
-  if (cancel_state_ == PTHREAD_CANCEL_ENABLE) {
+  if (cancellation_.state == PTHREAD_CANCEL_ENABLE) {
     ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
     ::pthread_testcancel();
     ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
@@ -192,8 +223,7 @@ void ServingThread::leave_pool() noexcept {
   Dispatch call;
   left_alone = false;
   if (!receive(call)) return;
-  if (cancel_state_ == PTHREAD_CANCEL_ENABLE) ::pthread_setcancelstate(cancel_state_, nullptr);
-  call.procedure(call.cookie, call.data, call.size, call.descriptors, call.count);
+  run(call, cancellation_);
   end_thread();
 }
 
@@ -202,7 +232,7 @@ void ServingThread::leave_pool() noexcept {
 inline bool ServingThread::receive(Dispatch& call) {
   try {
     join_pool();
-    return server_->receive(call, cancel_state_ == PTHREAD_CANCEL_ENABLE);
+    return server_->receive(call, cancellation_.state == PTHREAD_CANCEL_ENABLE);
   } catch (const SystemError&) {     // NOLINT(bugprone-empty-catch): as below
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): as below
   }
@@ -224,7 +254,6 @@ Deferred* own_deferred(door_deferred_t* call) noexcept {
 // The procedure has come back without door_return(): the client gets EINTR. Apart, because what is
 // left of the call takes as much stack here as some programs give to a whole thread.
 void ServingThread::end_thread() {
-  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   // Who would serve the next client must not go, where there is nobody else and can be nobody.
   const bool is_last = pool_->lacks_thread.load(std::memory_order_relaxed) &&
                        pool_->idle_threads() == 0 && make_default_thread() != 0;
@@ -236,6 +265,30 @@ void ServingThread::end_thread() {
   ::pthread_exit(nullptr);
 }
 
+namespace {
+
+// door_return() and door_refuse() once cancellation is held.
+[[gnu::noinline, gnu::hot]] int return_held(char* data, std::size_t size, door_desc_t* descriptors,
+                                            uint_t count, Cancellation before) {
+  const int error = guarded([&] {
+    ServingThread& self = here();
+    if (self.serves()) [[likely]]
+      return self.answer(data, size, descriptors, count, before);
+    return self.begin(descriptors, count);
+  });
+  if (error != 0) return error < 0 ? -1 : fail(error);
+  here().park(before);
+}
+
+[[gnu::noinline]] int refuse_held(int error, Cancellation before) {
+  Server* const server = call_in_progress();
+  if (error <= 0 || error > EHWPOISON || server == nullptr) return fail(EINVAL);
+  if (const int failed = server->refuse(error); failed != 0) return fail(failed);
+  here().park(before);
+}
+
+}  // namespace
+
 }  // namespace farcall::door
 
 using namespace farcall::door;  // NOLINT(google-build-using-namespace): what follows is C's
@@ -243,32 +296,17 @@ using namespace farcall::door;  // NOLINT(google-build-using-namespace): what fo
 extern "C" {
 
 int door_return(char* data_ptr, size_t data_size, door_desc_t* desc_ptr, uint_t desc_num) {
-  int state = 0;
-  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-  const int error = guarded([&] {
-    ServingThread& self = here();
-    if (self.serves()) [[likely]]
-      return self.answer(data_ptr, data_size, desc_ptr, desc_num, state);
-    return self.begin(desc_ptr, desc_num);
-  });
-  if (error != 0) {
-    ::pthread_setcancelstate(state, nullptr);
-    return error < 0 ? -1 : fail(error);
-  }
-  here().park(state);
+  const Cancellation before = hold_cancellation();
+  const int result = return_held(data_ptr, data_size, desc_ptr, desc_num, before);
+  restore(before);
+  return result;
 }
 
 int door_refuse(int error) {
-  if (error <= 0 || error > EHWPOISON) return fail(EINVAL);
-  Server* const server = call_in_progress();
-  if (server == nullptr) return fail(EINVAL);
-  int state = 0;
-  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-  if (const int failed = server->refuse(error); failed != 0) {
-    ::pthread_setcancelstate(state, nullptr);
-    return fail(failed);
-  }
-  here().park(state);
+  const Cancellation before = hold_cancellation();
+  const int result = refuse_held(error, before);
+  restore(before);
+  return result;
 }
 
 int door_defer(door_deferred_t** call) {

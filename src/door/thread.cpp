@@ -48,7 +48,8 @@ struct Threads {
   std::mutex lock;  // protects all
   std::condition_variable changed;
   std::list<Thread> all;
-  bool main_left = false;  // by thr_exit()
+  std::list<Thread> of_parents;  // whom a fork has left behind
+  bool main_left = false;        // by thr_exit()
 
   Thread* find(pthread_t id) {
     const auto found = std::find_if(all.begin(), all.end(), [&](const Thread& thread) {
@@ -61,20 +62,25 @@ struct Threads {
   }
 };
 
-Threads& threads() {
-  static constinit process::MadeOnce<Threads> all;
-  return all.get();
-}
+constinit process::MadeOnce<Threads> made_threads;
+Threads& threads() { return made_threads.get(); }
 
 void lock_threads() { threads().lock.lock(); }
 void unlock_threads() { threads().lock.unlock(); }
-// In a child of fork() only the thread that forked is left.
+// In a child only the thread that forked is left. Nothing is allocated or freed: to a child of
+// _Fork() another thread may have left the allocator locked.
 void forget_others() {
-  threads().all.remove_if(
-      [](const Thread& thread) { return ::pthread_equal(thread.id, ::pthread_self()) == 0; });
-  for (Thread& self : threads().all) self.task = ::gettid();
-  threads().main_left = false;  // it is the main one now
-  process::free_in_child(threads().lock);
+  Threads* const here = made_threads.made();
+  if (here == nullptr) return;
+  for (auto each = here->all.begin(); each != here->all.end();) {
+    const auto thread = each++;
+    if (::pthread_equal(thread->id, ::pthread_self()) == 0)
+      here->of_parents.splice(here->of_parents.end(), here->all, thread);
+    else
+      thread->task = ::gettid();
+  }
+  here->main_left = false;  // it is the main one now
+  process::free_in_child(here->lock);
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
@@ -245,6 +251,13 @@ bool may_exist(pthread_t thread) noexcept {
   return ::msync(reinterpret_cast<void*>(page), page_size, MS_ASYNC) == 0;  // NOLINT
 }
 
+// A thread that has ended, or may not be looked at, is none.
+bool is_alive(pthread_t thread) noexcept {
+  clockid_t clock{};
+  return ::pthread_equal(thread, ::pthread_self()) != 0 ||
+         (may_exist(thread) && ::pthread_getcpuclockid(thread, &clock) == 0);
+}
+
 // The next thread that ends; null where there is none to wait for.
 Thread* await_any(Threads& all, std::unique_lock<std::mutex>& guard) {
   while (true) {
@@ -306,6 +319,7 @@ int thr_join(thread_t thread, thread_t* departed, void** status) {
   } else {
     guard.unlock();
     error = thread == 0 || !may_exist(thread) ? ESRCH : ::pthread_join(thread, status);
+    if (error == EINVAL) error = ESRCH;  // it is detached
   }
   if (error == 0 && departed != nullptr) *departed = thread;
   return error;
@@ -325,7 +339,10 @@ void thr_exit(void* status) {
 thread_t thr_self(void) { return ::pthread_self(); }
 int thr_main(void) { return ::gettid() == ::getpid() ? 1 : 0; }
 void thr_yield(void) { ::sched_yield(); }
-int thr_kill(thread_t thread, int signal) { return ::pthread_kill(thread, signal); }
+// For signal handlers as well: without the lock.
+int thr_kill(thread_t thread, int signal) {
+  return is_alive(thread) ? ::pthread_kill(thread, signal) : ESRCH;
+}
 int thr_sigsetmask(int how, const __sigset_t* set, __sigset_t* old) {
   return ::pthread_sigmask(how, set, old);
 }
@@ -350,8 +367,11 @@ int thr_suspend(thread_t thread) {
 
 int thr_setconcurrency(int level) { return ::pthread_setconcurrency(level); }
 int thr_getconcurrency(void) { return ::pthread_getconcurrency(); }
-int thr_setprio(thread_t thread, int priority) { return ::pthread_setschedprio(thread, priority); }
+int thr_setprio(thread_t thread, int priority) {
+  return is_alive(thread) ? ::pthread_setschedprio(thread, priority) : ESRCH;
+}
 int thr_getprio(thread_t thread, int* priority) {
+  if (!is_alive(thread)) return ESRCH;
   int policy = 0;
   sched_param parameters{};
   const int error = ::pthread_getschedparam(thread, &policy, &parameters);

@@ -247,9 +247,13 @@ void hang_up_later(uid_t user, PrivateFd&& socket) noexcept {
   close_later(user, std::move(socket));
 }
 
-bool behind(uid_t user) noexcept { return pool().behind(user); }
+// Who only asks, as open(2) does, makes nothing: it may be in a signal handler.
+bool behind(uid_t user) noexcept {
+  Pool* const made = PerProcess<Pool>::made();
+  return made != nullptr && made->behind(user);
+}
 
-bool is_flooding(uid_t user) noexcept { return !is_own(user) && behind(user); }
+bool is_flooding(uid_t user) noexcept { return behind(user) && !is_own(user); }
 
 bool goes_on_flooding(uid_t user) noexcept {
   constexpr int kMoments = 5;

@@ -26,6 +26,13 @@ class PerProcess {
     }
     return *instance_.load(std::memory_order_relaxed);
   }
+  // Null where nobody has asked for it in this process.
+  static T* made() noexcept {
+    // acquire: as above.
+    return made_in_.load(std::memory_order_acquire) == generation()
+               ? instance_.load(std::memory_order_relaxed)
+               : nullptr;
+  }
 
  private:
   static inline constinit std::atomic<T*> instance_{nullptr};

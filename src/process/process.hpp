@@ -81,6 +81,8 @@ class PrivateFd {
   void reset() noexcept;
   // It becomes an ordinary descriptor.
   [[nodiscard]] UniqueFd release() noexcept;
+  // It stays open, and private, until the process ends or somebody closes that number.
+  [[nodiscard]] int keep() noexcept { return fd_.release(); }
 
  private:
   PrivateFd(UniqueFd fd, bool of_peer) noexcept;
@@ -137,6 +139,8 @@ class MadeOnce {
     }
     return *now;
   }
+  // Null where nobody has.
+  [[nodiscard]] T* made() const noexcept { return made_.load(std::memory_order_acquire); }
   // In a forked child that is to make its own.
   void abandon() noexcept { made_.store(nullptr, std::memory_order_relaxed); }
 

@@ -402,6 +402,14 @@ TEST(DoorCallOrder, TooBigComesBeforeUnreadable) {
   });
 }
 
+TEST(DoorCallOrder, TooManyDescriptorsComeBeforeUnreadable) {
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  const int door = ::door_create(echo, nullptr, 0);
+  in_server_and_client([&] {
+    EXPECT_EQ(error_of_request(door, {kNowhere, 4, bad, 1025}), E2BIG);  // see door_call(3)
+  });
+}
+
 TEST(DoorCallOrder, UnreadableDataComesBeforeBadDescriptors) {
   const int door = ::door_create(echo, nullptr, 0);
   in_server_and_client([&] {

@@ -3,6 +3,8 @@
 // open(2) of what is no door, which must be as it was without the library.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/inotify.h>
 
 #include <fstream>
@@ -160,6 +162,57 @@ TEST(DoorOpening, NothingIsAStream) {
   const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   EXPECT_EQ(::isastream(file.get()), 0);
   EXPECT_EQ(ERROR_OF(::isastream(-1)), EBADF);
+}
+
+// From now on the process may make these system calls, must do without others, which fail, and dies
+// of the rest.
+bool confine(const std::vector<long>& permitted, const std::vector<long>& failing) {
+  std::vector<sock_filter> filter{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
+  const auto answer = [&](const std::vector<long>& numbers, unsigned verdict) {
+    for (const long number : numbers) {
+      filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(number), 0, 1));
+      filter.push_back(BPF_STMT(BPF_RET | BPF_K, verdict));
+    }
+  };
+  answer(permitted, SECCOMP_RET_ALLOW);
+  answer(failing, SECCOMP_RET_ERRNO | EPERM);
+  filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
+  const sock_fprog program{.len = static_cast<unsigned short>(filter.size()),
+                           .filter = filter.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// As fattach(3) says.
+TEST(DoorOpening, AFileTakesNoOtherSystemCallsThanThoseOfASocket) {
+  FARCALL_SKIP_UNDER_ASAN("makes system calls of its own");
+  FARCALL_SKIP_UNDER_TSAN("makes system calls of its own");
+  if (::access("/dev/door", F_OK) == 0) GTEST_SKIP() << "the module is here";
+  const Sandbox sandbox;
+  const std::string own = sandbox.file("own");
+  const std::string other = sandbox.file("other", 0666);
+  if (is_root()) {
+    ASSERT_EQ(::chown(other.c_str(), kNobody, kNobody), 0) << std::strerror(errno);
+  }
+  in_child([&] {
+    ASSERT_TRUE(confine({SYS_openat, SYS_newfstatat, SYS_fstat, SYS_statx, SYS_close, SYS_dup,
+                         SYS_dup3, SYS_write, SYS_clock_gettime, SYS_exit_group},
+                        {SYS_socket, SYS_connect}))
+        << std::strerror(errno);
+    for (const char* const path : {own.c_str(), other.c_str()}) {
+      struct stat status {};
+      struct statx more {};
+      EXPECT_EQ(::stat(path, &status), 0);
+      EXPECT_TRUE(S_ISREG(status.st_mode));
+      EXPECT_EQ(::statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &more), 0);
+      const int fd = ::open(path, O_RDONLY);
+      EXPECT_EQ(::fstat(fd, &status), 0);
+      EXPECT_EQ(::close(::dup(fd)), 0);
+      EXPECT_EQ(::close(fd), 0);
+      EXPECT_EQ(::close(::open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600)), 0);
+    }
+  });
 }
 
 template <class Call>

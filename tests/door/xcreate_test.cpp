@@ -300,6 +300,15 @@ TEST(DoorXcreate, ThreadsOfADoorThatWasNotMadeEnd) {
 }
 
 // A create function that fails after it has made the thread all the same.
+TEST(DoorXcreate, SetUpThatEndsItsThreadIsAFailure) {
+  static Maker& maker = *new Maker;  // for threads that outlive everything
+  const auto end_second = [](void* cookie) {
+    if (++static_cast<Maker*>(cookie)->set_up == 2) ::pthread_exit(nullptr);
+  };
+  EXPECT_EQ(ERROR_OF(::door_xcreate(echo, nullptr, 0, make_thread, end_second, &maker, 3)), EPIPE);
+  EXPECT_EQ(maker.count(), 3U);
+}
+
 TEST(DoorXcreate, AThreadThatComesAfterAFailureEnds) {
   struct Late {
     pthread_t thread{};

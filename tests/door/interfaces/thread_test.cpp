@@ -72,6 +72,34 @@ TEST(Threads, OneThatIsJoinedIsNotThereToBeJoinedAgain) {
   }
 }
 
+// The same for all who want something of a thread.
+TEST(Threads, OneThatIsGoneCannotBeSignalled) {
+  FARCALL_SKIP_UNDER_ASAN("ends who names a thread that is gone");
+  FARCALL_SKIP_UNDER_TSAN("ends who names a thread that is gone");
+  int priority = 0;
+  for (const std::size_t stack : {std::size_t{0}, std::size_t{100} << 20}) {
+    thread_t thread = 0;
+    ASSERT_EQ(thr_create(nullptr, stack, &give_back, nullptr, 0, &thread), 0);
+    ASSERT_EQ(thr_join(thread, nullptr, nullptr), 0);
+    EXPECT_EQ(thr_kill(thread, 0), ESRCH) << stack;
+    EXPECT_EQ(thr_getprio(thread, &priority), ESRCH) << stack;
+    EXPECT_EQ(thr_setprio(thread, 0), ESRCH) << stack;
+  }
+  EXPECT_EQ(thr_kill(thr_self(), 0), 0);
+  EXPECT_EQ(thr_getprio(thr_self(), &priority), 0);
+}
+
+TEST(Threads, OneThatHasEndedCannotBeSignalled) {
+  std::atomic<bool> go{true};
+  thread_t thread = 0;
+  ASSERT_EQ(thr_create(nullptr, 0, &wait_for, &go, 0, &thread), 0);
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+       thr_kill(thread, 0) == 0 && std::chrono::steady_clock::now() < end;)
+    thr_yield();
+  EXPECT_EQ(thr_kill(thread, 0), ESRCH);
+  EXPECT_EQ(thr_join(thread, nullptr, nullptr), 0);
+}
+
 TEST(Threads, JoiningAnyTakesEachOnceAndThenFindsNone) {
   // One that pthread_join() took behind our back would stay in the list; see the test above.
   const pid_t child = fork();
@@ -100,6 +128,17 @@ TEST(Threads, DetachedThreadsAreNotJoined) {
   go = true;
   // The flag lives on this stack, so see the thread off.
   while (thr_continue(thread) == 0) thr_yield();
+}
+
+TEST(Threads, DetachedThreadsOfPthreadsAreNotJoined) {
+  FARCALL_SKIP_UNDER_ASAN("ends who joins a detached thread");
+  FARCALL_SKIP_UNDER_TSAN("ends who joins a detached thread");
+  static std::atomic<bool> go{false};
+  pthread_t thread{};
+  ASSERT_EQ(pthread_create(&thread, nullptr, &wait_for, &go), 0);
+  ASSERT_EQ(pthread_detach(thread), 0);
+  EXPECT_EQ(thr_join(thread, nullptr, nullptr), ESRCH);
+  go = true;
 }
 
 bool task_sleeps(pid_t task) {
