@@ -4,6 +4,7 @@
 #include <linux/errno.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 
 #include "region.h"
@@ -147,7 +148,8 @@ bool stplr_much_out(u64 to, const u8 *from, size_t length)
 bool stplr_all_readable(u64 base, size_t length)
 {
 	for (; length > STEP; base += STEP, length -= STEP) {
-		if (fault_in_readable(u64_to_user_ptr(base), STEP))
+		/* Who is being killed may have said that there is very much. */
+		if (fatal_signal_pending(current) || fault_in_readable(u64_to_user_ptr(base), STEP))
 			return false;
 		cond_resched();
 	}

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -275,22 +276,42 @@ std::string identity_of(const Name& name) {
   return unreachable ? std::filesystem::path(name.path).lexically_normal() : path;
 }
 
+using Id = std::pair<Local, std::string>;
+
+// Whether what is imported under a local name is served by it in the end, through exports of what
+// is imported.
+bool goes_round(const Id& begun, const std::map<Id, std::string>& imported,
+                const std::multimap<std::string, Id>& exported) {
+  std::set<Id> seen;
+  for (std::vector<Id> ahead{begun}; !ahead.empty();) {
+    const auto calls = imported.find(ahead.back());
+    ahead.pop_back();
+    if (calls == imported.end()) continue;
+    const auto [first, last] = exported.equal_range(calls->second);
+    for (auto server = first; server != last; ++server) {
+      if (server->second == begun) return true;
+      if (seen.insert(server->second).second) ahead.push_back(server->second);
+    }
+  }
+  return false;
+}
+
 void validate_together(const Config& config) {
-  using Id = std::pair<Local, std::string>;
-  std::set<Id> imported;
-  std::set<std::pair<Id, std::string>> exported;
+  std::map<Id, std::string> imported;
+  std::multimap<std::string, Id> exported;
   for (const Name& name : config.names) {
     Id id(name.local, identity_of(name));
     if (name.direction == Direction::exported)
-      exported.emplace(std::move(id), name.subject);
-    else if (!imported.insert(std::move(id)).second)
+      exported.emplace(name.subject, std::move(id));
+    else if (!imported.emplace(std::move(id), name.subject).second)
       throw BridgeError(fmt::format("{} is imported twice", name.path));
   }
   for (const Name& name : config.names)
     if (name.direction == Direction::imported &&
-        exported.contains({Id(name.local, identity_of(name)), name.subject}))
+        goes_round(Id(name.local, identity_of(name)), imported, exported))
       throw BridgeError(fmt::format(
-          "{} is exported and imported as the same subject, {}: its calls would go round for ever",
+          "{} is exported and imported as the same subject, {}, perhaps through other names: its "
+          "calls would go round for ever",
           name.path, name.subject));
   if (imported.contains(Id(Local::channel, config.status)))
     throw BridgeError(

@@ -472,6 +472,9 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
     return outcome == Outcome::too_big ? lose_reply(turn, results) : outcome;
   if ((turn.flags & kTransfer) != 0) {
     if (!copy_reply(results.data)) return cut_short_ ? Outcome::timed_out : Outcome::broken;
+    // What is copied after it was set may be zeros. A change of nothing, as it stays behind the
+    // copy.
+    if (control().discarded.fetch_or(0, std::memory_order_acq_rel) != 0) return Outcome::peer_gone;
   } else if (size != 0) {
     copy_memory(results.data.data(), slot().data, size);
   }

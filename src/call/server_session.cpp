@@ -364,9 +364,11 @@ void ServerSession::drop_transfer(bool read) noexcept {
   const std::size_t size = transfer_.capacity();
   if (size == 0) return;
   const Charge until_then = std::exchange(transfer_.charge, {});
-  // Where this side has ended it, the client may still be reading the last reply.
-  const bool left = gone && !endpoint->closed;
-  free_later(caller.uid, size, Dropped(std::exchange(transfer_, {}), left || (read && !own_user_)));
+  // Where this side has ended it, the client may still be reading the last reply. One of another
+  // user could keep the pages for ever: it is told, and its call fails.
+  const bool unwanted = own_user_ ? gone && !endpoint->closed : gone || read;
+  if (gone && unwanted) control().discarded.store(1, std::memory_order_seq_cst);
+  free_later(caller.uid, size, Dropped(std::exchange(transfer_, {}), unwanted));
 }
 
 void ServerSession::refuse(int error, bool handed_over) noexcept {

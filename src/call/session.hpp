@@ -115,6 +115,7 @@ struct SessionControl {
   WaitState client;
   WaitState server;
   alignas(kFalseSharing) std::atomic<std::uint32_t> taken;
+  std::atomic<std::uint32_t> discarded;  // not 0: the last reply in transfer memory may be gone
   alignas(kFalseSharing) Slot slot;
 };
 static_assert(offsetof(SessionControl, terms) == 64 && sizeof(TermsLine) == kLine);

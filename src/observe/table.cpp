@@ -45,6 +45,7 @@ bool worked(long result) noexcept { return result >= 0 || result < -4095; }
 
 // See wait_to_be_read().
 constinit std::atomic<bool> tapped_from_begin{false};
+constinit std::atomic<std::int64_t> waited_in_vain{0};  // when that has ended
 
 // When a process was started, in ticks, by what stands in /proc/PID/stat; 0: it has ended. The name
 // of its program is in parentheses, and may hold any.
@@ -268,8 +269,7 @@ Process* first_process() noexcept {
 void prepare() noexcept { table_at(0); }
 
 void wait_to_be_read() noexcept {
-  constexpr int kMost = 2000;
-  constexpr int kMostUnseen = 1000;  // nobody has read anything so far; perhaps nobody does
+  constexpr std::int64_t kSecond = 1'000'000'000;
   constexpr timespec kMoment{.tv_sec = 0, .tv_nsec = 1'000'000};
   if (!tapped_from_begin.load(std::memory_order_relaxed)) return;
   const Process* const process = first_process();
@@ -278,16 +278,23 @@ void wait_to_be_read() noexcept {
   if (address == 0) return;
   const auto& rings = *reinterpret_cast<const TapRings*>(static_cast<std::uintptr_t>(address));
   const std::int64_t begin = monotonic_ns();
+  // It may end in more than one step.
+  if (begin - waited_in_vain.load(std::memory_order_relaxed) < kSecond / 10) return;
   const std::uint32_t nobody_wakes = 0;
-  for (int i = 0; i < (rings.seen.load(std::memory_order_relaxed) == 0 ? kMostUnseen : kMost) &&
-                  lasts(detail::get(process->tap_until), monotonic_ns());
-       ++i) {
-    if (rings.seen.load(std::memory_order_relaxed) > begin) return;
+  for (std::int64_t now = begin; lasts(detail::get(process->tap_until), now);
+       now = monotonic_ns()) {
+    const std::int64_t seen = rings.seen.load(std::memory_order_relaxed);
+    if (seen > begin) return;
+    // Where nobody has read anything so far, perhaps nobody does.
+    if (now - begin >= (seen == 0 ? kSecond : 2 * kSecond)) break;
     // A sleep, by a call that a process which uses this needs in any case: others it may have
     // forbidden itself.
     kernel(SYS_futex, &nobody_wakes, FUTEX_WAIT_PRIVATE, 0, &kMoment, nullptr, 0);
   }
-  // It may end in more than one step: once is enough.
+  waited_in_vain.store(monotonic_ns(), std::memory_order_relaxed);
+}
+
+void end_without_being_read() noexcept {
   tapped_from_begin.store(false, std::memory_order_relaxed);
 }
 

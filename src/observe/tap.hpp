@@ -130,6 +130,8 @@ inline bool is_tapped(const Half* half) noexcept {
 // has read them, for two seconds at most; no other process waits. Called by exit(3) itself. Safe in
 // signal handlers.
 void wait_to_be_read() noexcept;
+// From now on it ends at once.
+void end_without_being_read() noexcept;
 // The end of the connection, as this side has it.
 [[gnu::cold]] void tap_closed(Half& half, const Passed& passed) noexcept;
 

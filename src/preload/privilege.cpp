@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstdarg>
 
+#include "observe/tap.hpp"
 #include "preload/epoll/epoll.hpp"
 #include "preload/fork.hpp"
 #include "preload/handback.hpp"
@@ -145,6 +146,9 @@ void confine() noexcept {
     forget_registrations(fd);  // the kernel's answer is the whole truth now
   }
   leave_process(Leaving::goes_on);
+  // In its end it may do nothing but what it has asked for itself.
+  observe::wait_to_be_read();
+  observe::end_without_being_read();
   confined.store(true, std::memory_order_relaxed);
 }
 

@@ -18,6 +18,7 @@
 #include <array>
 #include <cstdarg>
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -109,9 +110,13 @@ long submit(long number, Arguments a) {
 long change_map(long number, Arguments a) {
   const auto* const asked = argument<const bpf_attr*>(a[1]);
   if (a[0] == BPF_MAP_UPDATE_ELEM && !is_no_address(asked)) {
-    const auto* const value = reinterpret_cast<const std::int32_t*>(asked->value);
-    const bool may_be_socket = asked->value % sizeof *value == 0 && !is_no_address(value);
-    if (may_be_socket) leave_socket(*value);
+    const auto* const value = reinterpret_cast<const void*>(asked->value);
+    std::int32_t fd = -1;
+    // Shorter ones may end where the memory does.
+    constexpr std::uintptr_t kPage = 4096;
+    if (!is_no_address(value) && asked->value % kPage <= kPage - sizeof fd)
+      std::memcpy(&fd, value, sizeof fd);
+    leave_socket(fd);
   }
   return left_to_kernel(number, a);
 }

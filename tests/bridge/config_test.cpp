@@ -169,6 +169,10 @@ TEST_F(BridgeConfig, ANameIsNotExportedAndImportedAsTheSameSubject) {
   EXPECT_THROW(
       validate(with({imported_name("a=channel:c"), exported_name("channel:" + own + "=a")})),
       BridgeError);
+  // Round through another name.
+  EXPECT_THROW(validate(with({exported_name("door:/x/q=a"), imported_name("a=door:/x/p"),
+                              exported_name("door:/x/p=b"), imported_name("b=door:/x/q")})),
+               BridgeError);
   // One service of two machines, and one that is passed on.
   validate(with({exported_name("door:/x/q=a"), imported_name("a=door:/x/p")}));
   validate(with({exported_name("door:/x/q=a"), imported_name("b=door:/x/q")}));

@@ -2,6 +2,9 @@
 //
 // Programs that are captured from their beginning.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -137,6 +140,17 @@ TEST(TapOfPreloaded, IsReadBeforeAProgramEndsWithoutExit) {
 
 TEST(TapOfPreloaded, IsReadBeforeAnotherProgramIsExecuted) {
   is_read_before([] { ::execl("/bin/true", "true", nullptr); });
+}
+
+// Behind it the library makes no call that the filter might refuse.
+TEST(TapOfPreloaded, IsReadBeforeAProgramConfinesItself) {
+  is_read_before([] {
+    sock_filter permit[]{{.code = BPF_RET | BPF_K, .jt = 0, .jf = 0, .k = SECCOMP_RET_ALLOW}};
+    const sock_fprog all{.len = 1, .filter = permit};
+    ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all);
+    ::_exit(0);
+  });
 }
 
 #endif

@@ -95,23 +95,39 @@ TEST(DoorOverlap, ArgumentsThatTheReplyIsWrittenOverAreRight) {
 }
 
 // The server has done with them once the procedure has returned; the client may be long in reading.
-TEST(DoorResultsAtTheEnd, AreWholeWhereTheProcedureHasRevokedItsDoor) {
-  static int door;
-  static std::string reply(std::size_t{8} << 20, 'x');
-  constexpr auto kLast = [](void*, char*, size_t, door_desc_t*, uint_t) {
+struct DoorResultsAtTheEnd : ::testing::Test {
+  static inline int door;
+  static inline std::string reply = std::string(std::size_t{8} << 20, 'x');
+
+  static void revoke_and_return(void*, char*, size_t, door_desc_t*, uint_t) {
     EXPECT_EQ(::door_revoke(door), 0);
     ::door_return(reply.data(), reply.size(), nullptr, 0);
-  };
-  for (int i = 0; i < 20; ++i) {
-    door = ::door_create(kLast, nullptr, 0);
-    ASSERT_GE(door, 0);
-    in_child([&] {
-      door_arg_t call{};
-      ASSERT_EQ(::door_call(door, &call), 0) << std::strerror(errno);
-      EXPECT_TRUE(std::string_view(call.data_ptr, call.data_size) == reply);
-      EXPECT_EQ(::munmap(call.rbuf, call.rsize), 0);
-    });
   }
+  // A client of that user, 20 times. Its call fails with none but that error.
+  static void call_as(uid_t user, int may_fail_with) {
+    for (int i = 0; i < 20; ++i) {
+      door = ::door_create(revoke_and_return, nullptr, 0);
+      ASSERT_GE(door, 0);
+      in_child([&] {
+        ASSERT_TRUE(user == ::geteuid() || become(user));
+        door_arg_t call{};
+        if (::door_call(door, &call) != 0) {
+          EXPECT_EQ(errno, may_fail_with);
+          return;
+        }
+        EXPECT_TRUE(std::string_view(call.data_ptr, call.data_size) == reply);
+        EXPECT_EQ(::munmap(call.rbuf, call.rsize), 0);
+      });
+    }
+  }
+};
+
+TEST_F(DoorResultsAtTheEnd, AreWholeWhereTheProcedureHasRevokedItsDoor) { call_as(::geteuid(), 0); }
+
+// Who could keep the memory of it for ever.
+TEST_F(DoorResultsAtTheEnd, AreWholeOrNoneForAnotherUser) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  call_as(kNobody, EINTR);
 }
 
 TEST_F(DoorResults, GoWhereTheCallerWantsThemIfTheyFit) {
