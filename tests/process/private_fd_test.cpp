@@ -63,6 +63,20 @@ TEST(PrivateFd, LeavesItsNumberToAnotherThatHasIt) {
   in_child([&] { EXPECT_FALSE(is_open(number)); });
 }
 
+TEST(PrivateFd, LeavesAChildTheProgramsFileThatHasItsNumber) {
+  PrivateFd mine(a_file());
+  const int number = mine.get();
+  ASSERT_EQ(::syscall(SYS_close, number), 0);
+  UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
+  if (file.get() != number) {
+    ASSERT_EQ(::syscall(SYS_dup3, file.get(), number, O_CLOEXEC), number);
+    file = UniqueFd(number);
+  }
+  in_child([&] { EXPECT_TRUE(is_open(number)); });
+  mine = {};
+  EXPECT_TRUE(is_open(number));
+}
+
 // Which file a number is of is more than some programs permit themselves to ask.
 TEST(PrivateFd, IsClosedWhereThatCannotBeAsked) {
   in_child([] {
