@@ -93,6 +93,17 @@ TEST(Wake, ByTheEndIsForWhoSleepsOnTheFutex) {
   EXPECT_EQ(peers.parked, WaitState::kOnDescriptor);
 }
 
+// Who is about to sleep on it, and has looked, does not sleep then.
+TEST(Wake, ByTheBellChangesWhatIsSleptOn) {
+  const std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
+  Waiter waiter(lifeline.first.get(), WaitMode::block);
+  Asleep asleep(waiter, WaitState::kOnBell);
+  const std::uint32_t before = asleep.peers.bell;
+  waiter.wake(asleep.mine, asleep.peers);
+  EXPECT_NE(asleep.peers.bell, before);
+  EXPECT_EQ(asleep.peers.parked, WaitState::kAwake);
+}
+
 // A handler that leaves by siglongjmp(3) leaves a sleep behind that nobody ends.
 TEST(Wake, ByASignalChangesTheWordOfASleepOnce) {
   std::atomic<std::uint32_t> word{WaitState::kOnFutex};
