@@ -81,7 +81,7 @@ void Outgoing::release() noexcept {
 int release_all(const door_desc_t* descriptors, std::size_t count) {
   Outgoing outgoing;
   const int error = outgoing.add(descriptors, count);
-  if (error != EFAULT) outgoing.release();
+  outgoing.release();
   return error;
 }
 

@@ -438,7 +438,7 @@ ssize_t receive_nothing(Side& side, const Call& call, Guard& guard) {
   const int error = errno;
   if (guard.lock() && !is_gone(side, generation)) {
     if (got < 0 && error == ECONNRESET) side.reset_told = true;
-    if (got == 0 && peer_has_closed(side) && !has_bytes(side, call.fd))
+    if (got == 0 && peer_is_gone(side, call.fd) && !has_bytes(side, call.fd))
       return at_end(side, call.fd, 0);
   }
   errno = error;

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <utility>
 
 #include "call/limits.hpp"
 #include "call/server.hpp"
@@ -15,6 +19,7 @@ namespace farcall::call::test {
 namespace {
 
 using namespace std::chrono_literals;
+using door::test::eventually;
 using door::test::in_child;
 using door::test::kNobody;
 using farcall::test::ask;
@@ -113,7 +118,7 @@ struct Stays final : RetryPolicy {
     return true;
   }
   [[nodiscard]] bool before_dispatch() const noexcept override { return true; }
-  int times = 0;
+  std::atomic<int> times{0};
 };
 
 TEST(Reply, IsCopiedNoLongerThanItsClientHasTime) {
@@ -130,18 +135,49 @@ TEST(Reply, ThatIsThereIsNotStayedFor) {
 
 TEST(Reply, OfWhoStaysBeyondItsTimeIsCopiedToTheEnd) {
   constexpr std::size_t kBytes = std::size_t{40} << 20;
-  Server server([](ServerThread& thread, Incoming& incoming) {
-    std::this_thread::sleep_for(100ms);
+  Stays policy;
+  bool first = true;
+  Server server([&](ServerThread& thread, Incoming& incoming) {
+    if (!std::exchange(first, false)) eventually([&] { return policy.times != 0; });
     reply_at_length(thread, incoming);
   });
   Client client(server.port.descriptor());
-  Stays policy;
   CallResults results;
+  // No part of its time is for the session.
+  ASSERT_EQ(client.call(asking_for(1), results, before_long()), Outcome::ok);
   CallArguments arguments = asking_for(kBytes);
   arguments.retry_policy = &policy;
   EXPECT_EQ(client.call(arguments, results, Deadline::after(5ms)), Outcome::ok);
   EXPECT_EQ(policy.times, 1);
   EXPECT_EQ(results.data.size(), kBytes);
+}
+
+// What else came with it is not taken for what comes with the next.
+TEST(Reply, WhoseMemoryFindsNoRoomLeavesNothingBehind) {
+  if (door::test::kAddressSanitizer)
+    GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
+  Server server([](ServerThread& thread, Incoming& incoming) {
+    const std::vector<std::byte> reply(static_cast<std::size_t>(incoming.word()), std::byte{1});
+    thread.reply(incoming, reply, std::array{STDERR_FILENO});
+  });
+  in_child([port = server.port.descriptor()] {
+    Client client(port);
+    const auto outcome_of = [&](std::size_t bytes) {
+      CallResults results;
+      const Outcome outcome = client.call(asking_for(bytes), results, before_long());
+      EXPECT_EQ(results.descriptors.size(), outcome == Outcome::ok ? 1U : 0U);
+      return outcome;
+    };
+    ASSERT_EQ(outcome_of(1), Outcome::ok);
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    // None but the standard streams, whatever is closed meanwhile.
+    const rlimit full{.rlim_cur = STDERR_FILENO + 1, .rlim_max = before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &full), 0);
+    EXPECT_EQ(outcome_of(200'000), Outcome::too_big);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(outcome_of(1), Outcome::ok);
+  });
 }
 
 }  // namespace

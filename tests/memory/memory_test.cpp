@@ -3,19 +3,26 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <exception>
+#include <string>
 #include <thread>
 
 #include "farcall/error.hpp"
@@ -209,6 +216,8 @@ TEST(MapTwice, SaysWhatPartsThatAreNoWholePagesLack) {
     }
   };
   expect_pages_named([&] { return map_twice(memory.fd(), part, part, Access::read_write); });
+  expect_pages_named([&] { return map_twice(memory.fd(), 2 * part, part, Access::read_write); });
+  expect_pages_named([&] { return map_twice(memory.fd(), part, 2 * part, Access::read_write); });
   expect_pages_named([&] { return map_twice(Mapping::anonymous_shared(2 * part), part, part); });
 }
 
@@ -249,6 +258,43 @@ TEST(SharedMemory, IsMadeWhateverSignalsCome) {
   EXPECT_EQ(status.st_blocks * 512, std::int64_t{8} << 20);
 }
 
+// Has the kernel refuse to allocate more than `most` bytes at once, in the calling thread.
+bool forbid_allocating(std::uint32_t most, unsigned error) {
+  const std::array filter{
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 3),
+      // The lower half, of what is no longer.
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[3])),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, most, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{.len = filter.size(), .filter = const_cast<sock_filter*>(filter.data())};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// Where signals come faster than the whole can be allocated.
+TEST(SharedMemory, ThatIsInterruptedAsAWholeIsMadeInPieces) {
+  constexpr std::size_t kSize = std::size_t{8} << 20;
+  std::thread thread([] {
+    ASSERT_TRUE(forbid_allocating(1 << 20, EINTR));
+    const SharedMemory made = SharedMemory::create(kSize);
+    struct stat status {};
+    ASSERT_EQ(::fstat(made.fd(), &status), 0);
+    EXPECT_EQ(status.st_blocks * 512, std::int64_t{kSize});
+  });
+  thread.join();
+}
+
+// Nobody looks for a disk that is full.
+TEST(SharedMemory, ThatTheKernelHasNoRoomForIsALackOfMemory) {
+  std::thread thread([] {
+    ASSERT_TRUE(forbid_allocating(0, ENOSPC));
+    EXPECT_EQ(create_error(), ENOMEM);
+  });
+  thread.join();
+}
+
 void* close_when_cancelled(void* fd) {
   int before = 0;
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -275,6 +321,12 @@ TEST(SharedMemory, WhoMayMakeNoFilesIsToldAndNotEnded) {
   const FileLimit limit;
   limit.set(4096);
   EXPECT_EQ(create_error(), EFBIG);
+  try {
+    (void)SharedMemory::create(8192);
+    ADD_FAILURE() << "made";
+  } catch (const SystemError& error) {
+    EXPECT_NE(std::string(error.what()).find("ulimit -f"), std::string::npos) << error.what();
+  }
   limit.lift();
   EXPECT_EQ(create_error(), 0);
 }

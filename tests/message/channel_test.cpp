@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <future>
 
 namespace farcall::message::test {
@@ -67,6 +68,29 @@ TEST(MessageChannel, DestroyingItEndsTheThreadsThatReceive) {
   std::this_thread::sleep_for(30ms);
   EXPECT_EQ(farcall_channel_destroy(channel), 0);
   for (auto& thread : threads) EXPECT_EQ(thread.get(), EBADF);
+}
+
+TEST(MessageChannel, AThreadThatReceivesOneWayAndGoesAwayKeepsNobodyWaiting) {
+  EchoServer server;  // one thread that receives
+  std::atomic<bool> received{false};
+  std::promise<void> done;
+  // A second one receives a message that wants no answer, and does something else.
+  std::thread distracted([&] {
+    while (receive(server.id, 100, 1ms).id != FARCALL_ONE_WAY) continue;
+    received = true;
+    done.get_future().wait();
+  });
+  const auto set_patience = [] { farcall_timeout(std::chrono::nanoseconds(kPatience).count()); };
+  do {
+    set_patience();
+    ASSERT_EQ(farcall_send_one_way(server.connection, "x", 1), 0) << std::strerror(errno);
+  } while (!received);
+  for (int i = 0; i < 100; ++i) {
+    set_patience();
+    ASSERT_EQ(send(server.connection, "x").status, 0);
+  }
+  done.set_value();
+  distracted.join();
 }
 
 TEST(MessageChannel, DestroyingItFailsAClientThatAnotherThreadHasAnswered) {

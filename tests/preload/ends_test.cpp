@@ -230,6 +230,8 @@ TEST_P(TcpUnread, APeerThatHasGoneHasResetTheConnection) {
     EXPECT_EQ(send(fd, "to nobody", 0), "(ECONNRESET)");
   } else if (look == "recv") {
     EXPECT_EQ(receive(fd), "(ECONNRESET)");
+  } else if (look == "recv of nothing") {
+    EXPECT_EQ(receive(fd, 0), "(ECONNRESET)");
   } else {
     int error = 0;
     socklen_t size = sizeof error;
@@ -245,12 +247,40 @@ TEST_P(TcpUnread, APeerThatHasGoneHasResetTheConnection) {
 INSTANTIATE_TEST_SUITE_P(Of, TcpUnread,
                          ::testing::Combine(::testing::Bool(),
                                             ::testing::Values("poll", "poll for input", "epoll",
-                                                              "send", "recv", "option")),
+                                                              "send", "recv", "recv of nothing",
+                                                              "option")),
                          [](const auto& test) {
                            std::string name = std::get<1>(test.param);
                            std::erase(name, ' ');
                            return (std::get<0>(test.param) ? "killed_" : "exited_") + name;
                          });
+
+// What a ring does not hold the kernel does, which then knows of the reset by itself.
+TEST(TcpCalls, AResetOfMoreThanARingHoldsIsToldOnceToWhoAsksForNothing) {
+  Pair pair(false);
+  const pid_t child = in_child([&] {
+    pair.client.reset();
+    for (int i = 0; i < 20; ++i) send(pair.server.get(), receive(pair.server.get()));
+    ASSERT_EQ(receive(pair.server.get(), 1), "x");
+    ::raise(SIGSTOP);
+  });
+  pair.server.reset();
+  const int fd = pair.client.get();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(send(fd, "talk"), "4");
+    ASSERT_EQ(receive(fd), "talk");
+  }
+  ASSERT_EQ(send(fd, "x"), "1");
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  while (send(fd, std::string(4096, 'u'), MSG_DONTWAIT) != "(EAGAIN)") continue;
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(exit_status(child), 1000 + SIGKILL);
+  EXPECT_EQ(events_of(fd, POLLIN | POLLRDHUP), "in err hup rdhup");
+  EXPECT_EQ(receive(fd, 0), "(ECONNRESET)");
+  EXPECT_EQ(receive(fd, 0), "(end)");
+  EXPECT_EQ(receive(fd), "(end)");
+}
 
 TEST(Contract, TheKilledAreMissedAtOnce) {
   for (int round = 0; round < 20; ++round) {

@@ -1,15 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Descriptors that a forked child does not have.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include <utility>
+
 #include "door/child.hpp"
 #include "farcall/memory.hpp"
+#include "farcall/socket.hpp"
 #include "forbidden_call.hpp"
 #include "process/process.hpp"
+
+namespace {
+
+// Called once, when something is about to be closed.
+void (*before_close)(int fd) = nullptr;
+
+}  // namespace
+
+extern "C" int close(int fd) {
+  static auto* const next = reinterpret_cast<int (*)(int)>(::dlsym(RTLD_NEXT, "close"));
+  if (auto* const told = std::exchange(before_close, nullptr)) told(fd);
+  return next(fd);
+}
 
 namespace farcall::test {
 namespace {
@@ -27,6 +44,22 @@ TEST(PrivateFd, IsClosedInAChild) {
     EXPECT_FALSE(mine.is_here());
   });
   EXPECT_TRUE(is_open(mine.get()));
+}
+
+// Its number is nobody's by then.
+TEST(PrivateFd, IsClosedInAChildThatIsMadeJustBeforeItIsClosed) {
+  PrivateFd mine(packet_socket_pair().first);
+  static int number;
+  static bool forked;
+  number = mine.get();
+  before_close = [](int fd) {
+    ASSERT_EQ(fd, number);
+    forked = true;
+    in_child([] { EXPECT_FALSE(is_open(number)); });
+  };
+  mine = {};
+  EXPECT_TRUE(forked);
+  EXPECT_FALSE(is_open(number));
 }
 
 // Whoever gets a number next that was one's is not closed in children.
@@ -61,6 +94,20 @@ TEST(PrivateFd, LeavesItsNumberToAnotherThatHasIt) {
   mine = {};
   EXPECT_TRUE(is_open(number));
   in_child([&] { EXPECT_FALSE(is_open(number)); });
+}
+
+TEST(PrivateFd, LeavesAChildTheProgramsFileThatHasItsNumber) {
+  PrivateFd mine(a_file());
+  const int number = mine.get();
+  ASSERT_EQ(::syscall(SYS_close, number), 0);
+  UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
+  if (file.get() != number) {
+    ASSERT_EQ(::syscall(SYS_dup3, file.get(), number, O_CLOEXEC), number);
+    file = UniqueFd(number);
+  }
+  in_child([&] { EXPECT_TRUE(is_open(number)); });
+  mine = {};
+  EXPECT_TRUE(is_open(number));
 }
 
 // Which file a number is of is more than some programs permit themselves to ask.

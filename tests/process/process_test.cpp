@@ -53,13 +53,19 @@ TEST(Fork, WaitsForOthersThatMakeDescriptors) {
   ASSERT_TRUE(eventually([&] { return makes.load(); }));
   const std::int64_t start = monotonic_ns();
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(0);
+  if (child == 0) {
+    // The other thread is the parent's.
+    const long before = sleeps_of_this_thread();
+    const pid_t grandchild = ::fork();
+    ::_exit(grandchild >= 0 && sleeps_of_this_thread() - before < 500 ? 0 : 1);
+  }
   EXPECT_GE(monotonic_ns() - start, 100'000'000);
   stop = true;
   other.join();
   ASSERT_GT(child, 0);
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "a child waits for threads that it does not have";
 }
 
 struct Seen {

@@ -149,18 +149,23 @@ TEST(FdMessage, WhatThisProcessHasNoDescriptorForIsNotTakenForNonsense) {
   if (kAddressSanitizer) GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
   door::test::in_child([] {
     const auto [here, there] = socket_pair();
-    send_fd_message(here.get(), {}, std::array{STDERR_FILENO}, Deadline::now());
+    const std::array<std::byte, 8> bytes{};
+    const std::array one{STDERR_FILENO};
+    send_fd_message(here.get(), {}, one, Deadline::now());
+    send_fd_message(here.get(), bytes, one, Deadline::now());
     const int next = ::dup(STDERR_FILENO);
     ASSERT_EQ(::close(next), 0);
     const rlimit full{.rlim_cur = static_cast<rlim_t>(next), .rlim_max = 4096};
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &full), 0);
-    int error = 0;
-    try {
-      (void)receive_fd_message(there.get(), Deadline::now());
-    } catch (const SystemError& failure) {
-      error = failure.code().value();
+    for (const char* what : {"descriptors alone", "bytes behind them"}) {
+      int error = 0;
+      try {
+        (void)receive_fd_message(there.get(), Deadline::now());
+      } catch (const SystemError& failure) {
+        error = failure.code().value();
+      }
+      EXPECT_EQ(error, EMFILE) << what;
     }
-    EXPECT_EQ(error, EMFILE);
   });
 }
 

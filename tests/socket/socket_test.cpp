@@ -17,6 +17,11 @@
 #include "door/child.hpp"
 #include "door/lingering.hpp"
 #include "farcall/error.hpp"
+#include "socket/doorbells.hpp"
+
+#ifndef SO_PASSPIDFD
+#define SO_PASSPIDFD 76
+#endif
 
 namespace farcall {
 namespace {
@@ -277,9 +282,6 @@ TEST(Packet, TellsOfControlMessagesThatNobodyHasAskedFor) {
   const Packet packet = take_packet(there.get());
   EXPECT_EQ(packet.kind, Packet::Kind::descriptors);
   EXPECT_EQ(packet.unsolicited, 1U);
-#if !defined(SO_PASSPIDFD)
-  constexpr int SO_PASSPIDFD = 76;
-#endif
   if (::setsockopt(there.get(), SOL_SOCKET, SO_PASSPIDFD, &on, sizeof on) != 0)
     GTEST_SKIP() << "the kernel sends no pidfds (Linux 6.5)";
   // More than once: what came before may still be open, to be closed in the background.
@@ -287,6 +289,20 @@ TEST(Packet, TellsOfControlMessagesThatNobodyHasAskedFor) {
   for (int i = 0; i < 16; ++i) {
     send_descriptors(here.get(), std::array{0});
     EXPECT_EQ(take_packet(there.get()).unsolicited, 2U);
+  }
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; })) << "a pidfd is left";
+}
+
+// The peer may have asked for it at the socket that it has made for both.
+TEST(Doorbells, LeaveNothingOfWhatComesWithThem) {
+  const auto [here, there] = socket_pair();
+  const int on = 1;
+  if (::setsockopt(there.get(), SOL_SOCKET, SO_PASSPIDFD, &on, sizeof on) != 0)
+    GTEST_SKIP() << "the kernel sends no pidfds (Linux 6.5)";
+  const std::size_t before = open_descriptors();
+  for (int i = 0; i < 16; ++i) {
+    ASSERT_EQ(::send(here.get(), "", 1, MSG_NOSIGNAL), 1);
+    take_doorbells(nullptr, there.get());
   }
   EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; })) << "a pidfd is left";
 }

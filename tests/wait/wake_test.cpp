@@ -93,6 +93,17 @@ TEST(Wake, ByTheEndIsForWhoSleepsOnTheFutex) {
   EXPECT_EQ(peers.parked, WaitState::kOnDescriptor);
 }
 
+// Who is about to sleep on it, and has looked, does not sleep then.
+TEST(Wake, ByTheBellChangesWhatIsSleptOn) {
+  const std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
+  Waiter waiter(lifeline.first.get(), WaitMode::block);
+  Asleep asleep(waiter, WaitState::kOnBell);
+  const std::uint32_t before = asleep.peers.bell;
+  waiter.wake(asleep.mine, asleep.peers);
+  EXPECT_NE(asleep.peers.bell, before);
+  EXPECT_EQ(asleep.peers.parked, WaitState::kAwake);
+}
+
 // A handler that leaves by siglongjmp(3) leaves a sleep behind that nobody ends.
 TEST(Wake, ByASignalChangesTheWordOfASleepOnce) {
   std::atomic<std::uint32_t> word{WaitState::kOnFutex};
@@ -194,6 +205,25 @@ TEST(Wake, IsByTheEndOfTheSocketWhereThereIsNoMemoryForADoorbell) {
     waiter.wake(asleep.mine, asleep.peers);
   }).join();
   EXPECT_NE(events_at(lifeline.second) & POLLRDHUP, 0);
+}
+
+// Who has rung such a bell, and waits then, does so as cheaply as ever.
+TEST(Wake, ByADoorbellThatIsThereAlreadyIsNoReasonToWaitByTheSocket) {
+  const std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
+  Waiter waiter(lifeline.first.get(), WaitMode::block);
+  Asleep asleep(waiter, WaitState::kOnDescriptor);
+  while (::send(lifeline.first.get(), "", 1, MSG_DONTWAIT) == 1) continue;
+  ASSERT_EQ(errno, EAGAIN);
+  waiter.wake(asleep.mine, asleep.peers);
+  std::uint32_t how = WaitState::kAwake;
+  const auto ready = [&] {
+    how = asleep.mine.parked;
+    return how != WaitState::kAwake;
+  };
+  EXPECT_EQ(
+      waiter.wait(asleep.mine, asleep.peers, Deadline::after(std::chrono::seconds(20)), ready),
+      Outcome::ok);
+  EXPECT_EQ(how, WaitState::kOnFutex);
 }
 
 // A program may forbid it to itself when the library has been loaded; what is waited for then is
