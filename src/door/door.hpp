@@ -289,6 +289,8 @@ class Process {
   std::shared_ptr<Handle> forget(int fd) noexcept;
   // The same, and all that has to be known after the close.
   Closed closes(int fd) noexcept;
+  // It was not closed after all.
+  void stays(int fd) noexcept;
   // `copy` is a new descriptor. Returns the door of this process that it leads to, if any. Throws
   // std::bad_alloc.
   std::shared_ptr<Door> copied(int copy);
@@ -366,6 +368,8 @@ auto closing(int fd, Close close) {
   epoch.fetch_add(1, std::memory_order_acq_rel);
   const NoCancel guard;
   const HeldSignals held;
+  // As where something else cannot be duplicated onto it.
+  if (Process* const process = result < 0 ? Process::made() : nullptr) process->stays(fd);
   after_close(closed);
   closed = {};
   errno = error;

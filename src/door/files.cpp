@@ -209,6 +209,7 @@ int close_many(unsigned first, unsigned last, Close close) {
   const NoCancel guard;
   const HeldSignals held;
   for (const Closed& one : closed) after_close(one);
+  closed.clear();
   errno = saved;
   return result;
 }

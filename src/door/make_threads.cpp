@@ -106,14 +106,23 @@ class Arrival {
   bool arrived_ = false;
 };
 
-void* start_bound_thread(void* argument) {
+// Returns the type of cancellation that the program wants, and has it deferred until then. Apart,
+// as nothing is to be cleaned up in between.
+[[gnu::noinline]] int set_up(const OwnDoor::Maker& maker) {
+  maker.set_up(maker.cookie);
+  int type = PTHREAD_CANCEL_DEFERRED;
+  ::pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
+  return type;
+}
+
+void* start_bound_thread(void* argument, int& cancel_type) {
   const std::unique_ptr<std::shared_ptr<Start>> owned(
       static_cast<std::shared_ptr<Start>*>(argument));
   const std::shared_ptr<Start> start = *owned;
   const std::shared_ptr<OwnDoor> door = start->door;
   Arrival arrival(*start);
   if (door->maker.set_up != nullptr) {
-    door->maker.set_up(door->maker.cookie);
+    cancel_type = set_up(door->maker);
   } else {
     ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
     ::pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, nullptr);
@@ -127,7 +136,10 @@ void* start_bound_thread(void* argument) {
 
 // The thread must not keep its parameters alive for ever: door_return() does not come back.
 void* start_and_park(void* argument) {
-  if (start_bound_thread(argument) != nullptr) ::door_return(nullptr, 0, nullptr, 0);
+  int cancel_type = PTHREAD_CANCEL_DEFERRED;
+  const bool serves = start_bound_thread(argument, cancel_type) != nullptr;
+  ::pthread_setcanceltype(cancel_type, nullptr);
+  if (serves) ::door_return(nullptr, 0, nullptr, 0);
   return nullptr;
 }
 
@@ -244,6 +256,7 @@ void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, const Need
       make_or_say_so(pool, need);
   }
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);  // whatever the program has done
+  ::pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, nullptr);
 }
 
 }  // namespace farcall::door

@@ -247,6 +247,15 @@ Closed Process::closes(int fd) noexcept {
   return closed;
 }
 
+void Process::stays(int fd) noexcept {
+  if (::fcntl(fd, F_GETFD) < 0) return;
+  try {
+    (void)copied(fd);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): found when it is called
+  }
+  set_known(fd, true);
+}
+
 std::shared_ptr<Door> Process::copied(int copy) {
   const std::uint64_t socket = socket_cookie(copy);
   const QuietGuard guard(lock_);

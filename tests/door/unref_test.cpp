@@ -141,6 +141,16 @@ TEST_F(DoorUnref, ComesWhenADuplicateIsOverwritten) {
   unref.expect(1);
 }
 
+TEST_F(DoorUnref, ComesWhenADuplicateIsClosedThatCouldNotBeOverwritten) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  const int second = ::dup(door);
+  EXPECT_EQ(::dup2(-1, second), -1);
+  EXPECT_EQ(::dup3(-1, second, 0), -1);
+  unref.expect(0);
+  EXPECT_EQ(::close(second), 0);
+  unref.expect(1);
+}
+
 TEST_F(DoorUnref, ComesWhenManyAreClosedInOneGo) {
   const int door = make_door(unref, DOOR_UNREF_MULTI);
   for (int told = 0; told < 3;) {

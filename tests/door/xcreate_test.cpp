@@ -309,6 +309,32 @@ TEST(DoorXcreate, SetUpThatEndsItsThreadIsAFailure) {
   EXPECT_EQ(maker.count(), 3U);
 }
 
+// Set-up is where a thread says how it can be cancelled; it ends alone.
+TEST(DoorXcreate, AThreadMayBeCancelledAtAnyMomentWhileItWaitsForTheOthers) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
+  in_child([] {
+    static std::vector<pthread_t> threads;
+    constexpr auto kMake = [](door_info_t*, void* (*startf)(void*), void* argument, void*) {
+      pthread_t made{};
+      if (::pthread_create(&made, nullptr, startf, argument) != 0) return -1;
+      threads.push_back(made);
+      if (threads.size() == 2) ::pthread_cancel(threads.front());
+      EXPECT_TRUE(others_come_to_rest());
+      return 1;
+    };
+    constexpr auto kPermit = [](void*) {
+      ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+      ::pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, nullptr);
+    };
+    const int door = ::door_xcreate(echo, nullptr, 0, kMake, kPermit, nullptr, 2);
+    ASSERT_GE(door, 0) << std::strerror(errno);
+    void* result = nullptr;
+    EXPECT_EQ(::pthread_join(threads.front(), &result), 0);
+    EXPECT_EQ(result, PTHREAD_CANCELED);
+    EXPECT_EQ(call(door, "x").data, "x");
+  });
+}
+
 TEST(DoorXcreate, AThreadThatComesAfterAFailureEnds) {
   struct Late {
     pthread_t thread{};
