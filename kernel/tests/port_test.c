@@ -179,6 +179,7 @@ static void what_ends_before_it_is_kept_was_not_delivered(void)
 
 int main(void)
 {
+	printf("1..4\n");
 	pthread_mutex_init(&me.lock, NULL);
 	pthread_cond_init(&me.woken, NULL);
 	pthread_mutex_init(&client.lock, NULL);
@@ -187,6 +188,5 @@ int main(void)
 	an_answer_at_the_pulse_is_the_outcome();
 	an_answer_waits_for_who_writes();
 	what_ends_before_it_is_kept_was_not_delivered();
-	printf("1..4\n");
 	return failed != 0;
 }

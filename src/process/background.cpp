@@ -253,7 +253,10 @@ bool behind(uid_t user) noexcept {
   return made != nullptr && made->behind(user);
 }
 
-bool is_flooding(uid_t user) noexcept { return behind(user) && !is_own(user); }
+// The process's own user is not asked about, nor anybody where nothing has ever been closed here.
+bool is_flooding(uid_t user) noexcept {
+  return PerProcess<Pool>::made() != nullptr && !is_own(user) && behind(user);
+}
 
 bool goes_on_flooding(uid_t user) noexcept {
   constexpr int kMoments = 5;

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include <atomic>
 #include <utility>
 
 #include "door/child.hpp"
@@ -18,13 +19,13 @@
 namespace {
 
 // Called once, when something is about to be closed.
-void (*before_close)(int fd) = nullptr;
+std::atomic<void (*)(int fd)> before_close{nullptr};
 
 }  // namespace
 
 extern "C" int close(int fd) {
   static auto* const next = reinterpret_cast<int (*)(int)>(::dlsym(RTLD_NEXT, "close"));
-  if (auto* const told = std::exchange(before_close, nullptr)) told(fd);
+  if (auto* const told = before_close.exchange(nullptr)) told(fd);
   return next(fd);
 }
 
