@@ -82,15 +82,20 @@ TEST(PrivateFd, LeavesItsNumberToWhomItIsReleased) {
   in_child([&] { EXPECT_TRUE(is_open(others.get())); });
 }
 
+// What had the number is closed behind the library's back.
+UniqueFd another_file_at(int number) {
+  EXPECT_EQ(::syscall(SYS_close, number), 0);
+  UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
+  if (file.get() == number) return file;
+  EXPECT_EQ(::syscall(SYS_dup3, file.get(), number, O_CLOEXEC), number);
+  return UniqueFd(number);
+}
+
 TEST(PrivateFd, LeavesItsNumberToAnotherThatHasIt) {
   PrivateFd mine(a_file());
   const int number = mine.get();
-  ASSERT_EQ(::syscall(SYS_close, number), 0);
-  UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
-  if (file.get() != number) {
-    ASSERT_EQ(::syscall(SYS_dup3, file.get(), number, O_CLOEXEC), number);
-    file = UniqueFd(number);
-  }
+  UniqueFd file = another_file_at(number);
+  ASSERT_EQ(file.get(), number);
   const PrivateFd others(std::move(file));
   mine = {};
   EXPECT_TRUE(is_open(number));
@@ -100,12 +105,8 @@ TEST(PrivateFd, LeavesItsNumberToAnotherThatHasIt) {
 TEST(PrivateFd, LeavesAChildTheProgramsFileThatHasItsNumber) {
   PrivateFd mine(a_file());
   const int number = mine.get();
-  ASSERT_EQ(::syscall(SYS_close, number), 0);
-  UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
-  if (file.get() != number) {
-    ASSERT_EQ(::syscall(SYS_dup3, file.get(), number, O_CLOEXEC), number);
-    file = UniqueFd(number);
-  }
+  const UniqueFd file = another_file_at(number);
+  ASSERT_EQ(file.get(), number);
   in_child([&] { EXPECT_TRUE(is_open(number)); });
   mine = {};
   EXPECT_TRUE(is_open(number));
