@@ -20,6 +20,9 @@ extern "C" {
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 void __pthread_register_cancel(__pthread_unwind_buf_t*);
 void __pthread_unregister_cancel(__pthread_unwind_buf_t*);
+// longjmp(3), but never the one of _FORTIFY_SOURCE, which ends a process that comes from another
+// stack, such as a coroutine's.
+[[noreturn]] void farcall_door_jump(__jmp_buf_tag*, int) noexcept __asm__("_longjmp");
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 }
 
@@ -48,6 +51,16 @@ inline Cancellation hold_cancellation() {
 inline void restore(Cancellation before) {
   ::pthread_setcancelstate(before.state, nullptr);
   if (before.type != PTHREAD_CANCEL_DEFERRED) ::pthread_setcanceltype(before.type, nullptr);
+}
+
+bool is_on_own_stack(std::uintptr_t address) noexcept {
+  pthread_attr_t attributes;
+  if (::pthread_getattr_np(::pthread_self(), &attributes) != 0) return false;
+  void* lowest = nullptr;
+  std::size_t size = 0;
+  (void)::pthread_attr_getstack(&attributes, &lowest, &size);
+  (void)::pthread_attr_destroy(&attributes);
+  return address - reinterpret_cast<std::uintptr_t>(lowest) < size;
 }
 
 // What a thread is that serves, or has ever served. Lives until the thread ends.
@@ -80,7 +93,7 @@ class ServingThread {
   std::shared_ptr<OwnDoor> bound;
 
  private:
-  [[noreturn]] void serve();
+  [[gnu::noinline, noreturn]] void serve();
   void serve_one();
   bool receive(Dispatch& call);
   [[gnu::noinline, noreturn]] void end_thread();
@@ -89,8 +102,8 @@ class ServingThread {
   bool in_shared_ = false;      // that is the shared one
   std::unique_ptr<Server> server_;
   Cancellation cancellation_;  // of procedures, and where it waits
-  bool parked_before_ = false;
   jmp_buf base_;
+  std::uintptr_t base_frame_ = 0;
   __pthread_unwind_buf_t handlers_;  // knows the clean-up handlers that stand below base_
 };
 
@@ -158,8 +171,12 @@ bool ServingThread::ask_for_another() {
 void ServingThread::park(Cancellation cancellation) {
   server_->serving = false;
   cancellation_ = cancellation;
-  if (parked_before_) ::longjmp(base_, 1);
-  parked_before_ = true;
+  // A procedure may have gone back to the function that its thread began with, by longjmp(), which
+  // then answers: the frame below which calls were served has gone, and others have been where it
+  // was.
+  const auto frame = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
+  if (base_frame_ != 0 && (frame < base_frame_ || !is_on_own_stack(frame)))
+    farcall_door_jump(base_, 1);
   serve();
 }
 
@@ -167,10 +184,13 @@ void ServingThread::park(Cancellation cancellation) {
 // on the stack above it is forgotten without further ado, as Solaris does; the clean-up handlers of
 // C are on the stack, too, and a list of them leads there.
 void ServingThread::serve() {
+  base_frame_ = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
   ::__pthread_register_cancel(&handlers_);
   (void)::_setjmp(base_);
-  ::__pthread_unregister_cancel(&handlers_);
-  for (;;) serve_one();
+  // From here on nothing is looked at that lies in this frame: park() does not see that it has gone
+  // where who has jumped answers from further down.
+  ::__pthread_unregister_cancel(&here().handlers_);
+  for (;;) here().serve_one();
 }
 
 void ServingThread::join_pool() {
@@ -259,7 +279,7 @@ void ServingThread::end_thread() {
                        pool_->idle_threads() == 0 && make_default_thread() != 0;
   if (is_last && server_->refuse(EINTR) == 0) {
     server_->serving = false;
-    ::longjmp(base_, 1);
+    farcall_door_jump(base_, 1);
   }
   server_->drop();
   ::pthread_exit(nullptr);
