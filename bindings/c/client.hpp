@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "call/client_session.hpp"
 #include "farcall/error.hpp"
 #include "farcall/farcall.h"
 
@@ -23,9 +24,13 @@ inline int refusal(int error) noexcept {
   }
 }
 
-// The same where no session is to be had. -EAGAIN is for what goes on.
+// The same where no session is to be had. -EAGAIN is for what goes on. What a server that has seen
+// the request refuses it with says neither that it has not, nor that the call goes on.
 inline int refusal(const SystemError& error) noexcept {
   const int value = error.code().value();
+  const bool would_mislead = value == EPIPE || value == EBADF || value == EINTR;
+  if (would_mislead && dynamic_cast<const call::RefusedRequest*>(&error) != nullptr)
+    return -ECONNABORTED;
   return value == EAGAIN ? -EUSERS : refusal(value);
 }
 

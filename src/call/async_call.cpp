@@ -24,6 +24,7 @@ class AsyncCall::State {
   [[nodiscard]] bool dispatched() const noexcept { return dispatched_; }
 
  private:
+  void begin(Deadline room);
   void keep();
   void send(const CallArguments& arguments, Deadline room);
   void end_opening() noexcept;
@@ -45,26 +46,36 @@ AsyncCall::State::State(Client::State& client, const CallArguments& arguments, D
     : client_(client), arguments_(arguments) {
   if (arguments.descriptors.size() > kCallDescriptors)
     throw SystemError(ENFILE, "too many descriptors for one call");
-  const int port = client.port_or_own(arguments.port);
-  while ((session_ = client.take_idle())) {
+  try {
+    begin(room);
+  } catch (const SystemError& error) {
+    // A server that goes in between has not had the whole of the request.
+    if (call::means_gone(error)) throw SystemError(EPIPE, "call");
+    throw;
+  }
+}
+
+void AsyncCall::State::begin(Deadline room) {
+  const int port = client_.port_or_own(arguments_.port);
+  while ((session_ = client_.take_idle())) {
     // One that holds a request which wants no reply may have to be waited for.
     if (session_->outstanding()) break;
-    const int error = Client::State::admit(*session_, arguments.admission);
+    const int error = Client::State::admit(*session_, arguments_.admission);
     if (error == 0) {
-      send(arguments, room);
+      send(arguments_, room);
       return;
     }
     if (!session_->hung_up()) {
-      client.give_back(std::move(session_));
+      client_.give_back(std::move(session_));
       throw SystemError(error, "call");
     }
   }
-  if (session_) client.give_back(std::move(session_));
+  if (session_) client_.give_back(std::move(session_));
   if (call::hung_up(port)) throw SystemError(EPIPE, "call");
   keep();
   try {
     port_ = call::private_port(port);
-    opening_ = std::make_unique<call::SessionRequest>(client.ask(port_.get(), room, std::nullopt));
+    opening_ = std::make_unique<call::SessionRequest>(client_.ask(port_.get(), room, std::nullopt));
   } catch (const SystemError& error) {
     if (error.code().value() != ETIMEDOUT) throw;
     throw SystemError(EAGAIN, "the server takes no clients");

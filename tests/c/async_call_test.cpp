@@ -272,6 +272,39 @@ TEST_F(CAsyncCall, OfAServerThatIsStoppedDoesNotBlock) {
   }
 }
 
+// What it has not read makes the next that sends learn of its end as of a reset, where it ends just
+// then.
+TEST_F(CAsyncCall, ToAServerThatIsKilledMeanwhileHasNotBeenSeen) {
+  for (int round = 0; round < 60 && !HasFailure(); ++round) {
+    const Shared<Event> serving;
+    Child child([&] {
+      const Server server = serve(path, send_back);
+      serving->happens();
+      ::usleep(static_cast<unsigned>(200 * round));
+      ::kill(::getpid(), SIGKILL);
+    });
+    ASSERT_TRUE(serving->wait());
+    farcall_client* opened = nullptr;
+    if (farcall_client_open(path.c_str(), 0, &opened) != 0) continue;  // it has been quick
+    const Client client(opened);
+    std::vector<Call> calls;
+    const std::string request(100'000, 'x');
+    int error = 0;
+    while (error == 0) {
+      farcall_call* call = nullptr;
+      error = farcall_client_begin(client.get(), request.data(), request.size(), nullptr, &call);
+      if (error == 0) calls.emplace_back(call);
+      // Not more at once than the server lets in; those that end leave a session for others.
+      if (calls.size() > 20 || error != 0) {
+        for (const Call& begun : calls) (void)take(begun);
+        calls.clear();
+      }
+    }
+    EXPECT_EQ(error, -EPIPE);
+    (void)child.join();
+  }
+}
+
 TEST_F(CAsyncCall, OfAClientThatIsKilledIsSeenByTheServer) {
   const Shared<Event> called;
   std::atomic<bool> gone{false};
