@@ -62,6 +62,20 @@ TEST(Calls, WhatIsWrittenWithFlagsOfFilesKeepsItsPlace) {
   }
 }
 
+// What the library does as the kernel would is no reason to leave.
+TEST(Calls, WhoReadsAndWritesWithFlagsThatSocketsIgnoreStaysInMemory) {
+  for (const int flags : {RWF_NOWAIT, RWF_DSYNC, RWF_SYNC | RWF_NOWAIT, RWF_HIPRI, RWF_APPEND}) {
+    const UsedPair pair;
+    std::string text = "written";
+    const iovec piece = part(text);
+    EXPECT_EQ(::pwritev2(pair.client.get(), &piece, 1, -1, flags), 7) << flags;
+    text = "nothing";
+    EXPECT_EQ(::preadv2(pair.server.get(), &piece, 1, -1, flags), 7) << flags;
+    EXPECT_EQ(text, "written");
+    EXPECT_EQ(pair.comes_to_memory(), preloaded()) << flags;
+  }
+}
+
 // And refuses what is wrong before it asks the socket.
 TEST(Calls, NothingIsMovedWithFlagsOfFilesWhereNoByteIsWanted) {
   const Pair pair;
