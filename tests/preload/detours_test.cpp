@@ -257,6 +257,22 @@ TEST(Calls, AThreadMayCloseDescriptorsOfItsOwn) {
             0);
 }
 
+// It has the parent's memory, but is not the one that ends.
+pid_t vfork_child_that_ends(bool by_number) {
+  const pid_t child = ::vfork();
+  if (child != 0) return child;
+  if (by_number) ::syscall(SYS_exit_group, 0);
+  ::_exit(0);
+}
+
+TEST(TcpCalls, TheEndOfAVforkChildIsNotTheParents) {
+  for (const bool by_number : {false, true}) {
+    Pair pair(false);
+    EXPECT_EQ(exit_status(vfork_child_that_ends(by_number)), 0);
+    pair.warm_up();  // expects that memory is shared: nobody else holds the connection
+  }
+}
+
 // Its descriptors are its own, its memory is not.
 TEST(Calls, AVforkChildsNewSocketIsNotTheParents) {
   const UsedPair pair;
