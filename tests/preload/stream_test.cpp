@@ -424,6 +424,22 @@ TEST(Stream, PutsNothingBehindWhatIsTakenBackInPart) {
   EXPECT_EQ(stream.receive(), std::string(600, 'r') + "more");
 }
 
+TEST(Stream, PutsMoreBehindWhatIsTakenBackInPartWhereTheKernelHasRoomForAll) {
+  Stream stream(65'536);
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_EQ(stream.send(std::string(1000, 'r')), 1000);
+  iovec runs[2];
+  ASSERT_EQ(stream.sender.reclaim(stream.ring, true, runs), 1U);
+  ASSERT_TRUE(stream.sender.enter_kernel(stream.ring));
+  ASSERT_EQ(::send(stream.out.get(), runs[0].iov_base, 400, 0), 400);
+  stream.sender.leave_kernel(stream.ring, 400);
+  stream.sender.reclaimed(stream.ring, 400);
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_EQ(stream.send("more"), 4);
+  EXPECT_EQ(stream.receive(400), std::string(400, 'r'));
+  EXPECT_EQ(stream.receive(), std::string(600, 'r') + "more");
+}
+
 TEST(Stream, TakesMarksThatCannotBeForABrokenPeer) {
   Stream stream;
   stream.receiver.unwatch(stream.ring);
