@@ -440,6 +440,22 @@ TEST(Stream, PutsMoreBehindWhatIsTakenBackInPartWhereTheKernelHasRoomForAll) {
   EXPECT_EQ(stream.receive(), std::string(600, 'r') + "more");
 }
 
+// The peer that asks waits until nobody is in the middle of that.
+TEST(Stream, DoesNotCountASendThatIsNotToBe) {
+  Stream stream;
+  stream.ring.control->handback = handback::kAsked;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(stream.sender.enter_kernel(stream.ring));
+    EXPECT_EQ(stream.ring.control->kernel_sending.load(), 0U);
+    EXPECT_FALSE(stream.sender.busy());
+  }
+  stream.ring.control->handback = handback::kDone;
+  ASSERT_TRUE(stream.sender.enter_kernel(stream.ring));
+  EXPECT_EQ(stream.ring.control->kernel_sending.load(), 1U);
+  stream.sender.leave_kernel(stream.ring, 0);
+  EXPECT_EQ(stream.ring.control->kernel_sending.load(), 0U);
+}
+
 TEST(Stream, TakesMarksThatCannotBeForABrokenPeer) {
   Stream stream;
   stream.receiver.unwatch(stream.ring);
