@@ -392,8 +392,7 @@ void say_closed(Released released, int fd) noexcept {
     const Guard sending(side.send_lock);
     if (side.out().control != nullptr) {
       send_last_bytes(side, fd);
-      side.out().control->sender_said.fetch_or(Direction::kFinished | Direction::kClosed,
-                                               std::memory_order_seq_cst);
+      side.out().control->sender_said.fetch_or(Direction::kClosed, std::memory_order_seq_cst);
     }
   }
   // A peer that left meanwhile may have rung.

@@ -14,7 +14,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "calls.hpp"
@@ -112,6 +114,21 @@ TEST(Calls, AsManyPartsAsTheKernelTakesMove) {
     bytes.assign(1024, '.');
     ASSERT_EQ(::readv(pair.server.get(), parts.data(), 1024), 1024) << errno_name();
     EXPECT_EQ(bytes, std::string(1024, 'x'));
+    pair.talk(2);
+  }
+}
+
+// The kernel moves less than that with one call, and asks for no more room than it moves.
+TEST(Calls, AnySizeMayBeAskedFor) {
+  std::string bytes(64, '.');
+  char* volatile room = bytes.data();  // not for the compiler to know
+  for (const std::size_t size : {SIZE_MAX, SIZE_MAX / 2, std::size_t{1} << 31}) {
+    const UsedPair pair;
+    pair.put("there");
+    EXPECT_EQ(::recv(pair.server.get(), room, size, MSG_DONTWAIT), 5) << errno_name();
+    EXPECT_EQ(bytes.substr(0, 6), "there.");
+    pair.put("there");
+    EXPECT_EQ(::recvfrom(pair.server.get(), room, size, 0, nullptr, nullptr), 5) << errno_name();
     pair.talk(2);
   }
 }

@@ -5,10 +5,17 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
+#include <new>
 
+#include "farcall/memory.hpp"
+#include "one_way.hpp"
+#include "preload/side.hpp"
 #include "preload/waiting.hpp"
 
 namespace farcall::preload {
@@ -165,6 +172,36 @@ TEST_F(Waiting, IsShortOnAProcessorOfWhichNothingIsKnownWhereOneWasLost) {
   ASSERT_TRUE(while_it_counts([&] { note_loss(now_ticks() - 100 * kMillisecond); }));
   EXPECT_TRUE(others_compete(unknown));
   EXPECT_FALSE(others_compete(good));
+}
+
+// Each end tells the other what it knows of its own processor.
+TEST_F(Waiting, IsShortWhereThePeerSaysThatOthersCompete) {
+  const Mapping memory = Mapping::anonymous_shared(2 * sizeof(Side) * kMostSides);
+  const Side& side = *new (memory.data()) Side{};
+  new (&side.own()) Side::Own{};
+  const OneWay in(SOCK_STREAM, 4096);
+  const OneWay out(SOCK_STREAM, 4096);
+  std::atomic<std::uint64_t>& told = in.ring.control->sender_competes_until;
+  std::atomic<std::uint64_t>& telling = out.ring.control->sender_competes_until;
+  EXPECT_FALSE(others_compete(side)) << "whose peer is not known";
+  side.own().in = in.ring;
+  side.own().out = out.ring;
+  // What this process has lost does not count for longer than a second.
+  for (int i = 0; i < 2000 && others_compete(this_processor()); ++i) ::usleep(1000);
+  ASSERT_FALSE(others_compete(side));
+  telling = now_ticks() + 500 * kMillisecond;
+  EXPECT_FALSE(others_compete(side)) << "as was told the peer";
+  told = now_ticks() + 500 * kMillisecond;
+  EXPECT_TRUE(others_compete(side));
+  told = 0;
+  EXPECT_FALSE(others_compete(side));
+  telling = 0;
+  ASSERT_TRUE(while_it_counts([&] {
+    note_loss(now_ticks() - 100 * kMillisecond);
+    (void)others_compete(side);
+  }));
+  EXPECT_GT(telling.load(), now_ticks() - 1000 * kMillisecond);
+  EXPECT_EQ(told.load(), 0U);
 }
 
 }  // namespace

@@ -62,6 +62,20 @@ TEST(Calls, WhatIsWrittenWithFlagsOfFilesKeepsItsPlace) {
   }
 }
 
+// What the library does as the kernel would is no reason to leave.
+TEST(Calls, WhoReadsAndWritesWithFlagsThatSocketsIgnoreStaysInMemory) {
+  for (const int flags : {RWF_NOWAIT, RWF_DSYNC, RWF_SYNC | RWF_NOWAIT, RWF_HIPRI, RWF_APPEND}) {
+    const UsedPair pair;
+    std::string text = "written";
+    const iovec piece = part(text);
+    EXPECT_EQ(::pwritev2(pair.client.get(), &piece, 1, -1, flags), 7) << flags;
+    text = "nothing";
+    EXPECT_EQ(::preadv2(pair.server.get(), &piece, 1, -1, flags), 7) << flags;
+    EXPECT_EQ(text, "written");
+    EXPECT_EQ(pair.comes_to_memory(), preloaded()) << flags;
+  }
+}
+
 // And refuses what is wrong before it asks the socket.
 TEST(Calls, NothingIsMovedWithFlagsOfFilesWhereNoByteIsWanted) {
   const Pair pair;
@@ -241,6 +255,22 @@ TEST(Calls, AThreadMayCloseDescriptorsOfItsOwn) {
               EXPECT_EQ(receive(pair.server.get()), "here");
             })),
             0);
+}
+
+// It has the parent's memory, but is not the one that ends.
+pid_t vfork_child_that_ends(bool by_number) {
+  const pid_t child = ::vfork();
+  if (child != 0) return child;
+  if (by_number) ::syscall(SYS_exit_group, 0);
+  ::_exit(0);
+}
+
+TEST(TcpCalls, TheEndOfAVforkChildIsNotTheParents) {
+  for (const bool by_number : {false, true}) {
+    Pair pair(false);
+    EXPECT_EQ(exit_status(vfork_child_that_ends(by_number)), 0);
+    pair.warm_up();  // expects that memory is shared: nobody else holds the connection
+  }
 }
 
 // Its descriptors are its own, its memory is not.

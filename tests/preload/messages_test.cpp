@@ -50,6 +50,19 @@ TEST(Calls, SeveralMessagesAreRefusedWithABadTimeLimit) {
     }
 }
 
+TEST(Calls, NoMessagesAreWaitedForWhereNoneAreAskedFor) {
+  const Pair warm;
+  const Pair cold(false);
+  const UniqueFd udp = udp_socket();
+  for (const int fd : {warm.server.get(), cold.server.get(), udp.get()}) {
+    mmsghdr message{};
+    timespec minute{.tv_sec = 60, .tv_nsec = 0};
+    for (timespec* const limit : {static_cast<timespec*>(nullptr), &minute})
+      EXPECT_EQ(::recvmmsg(fd, &message, 0, 0, limit), 0) << errno_name();
+    EXPECT_EQ(::sendmmsg(fd, &message, 0, 0), 0) << errno_name();
+  }
+}
+
 TEST(Calls, SeveralMessagesEndWithTheirTimeLimit) {
   for (const bool is_warm : {false, true}) {
     const Pair pair(is_warm);

@@ -263,5 +263,26 @@ TEST(Numbers, OfOtherProtocolsNeedNoneOfTheLibrary) {
   }
 }
 
+// Datagrams of another protocol have ports of their own.
+TEST(DatagramNumbers, OfOtherProtocolsNeedNoneOfTheLibrary) {
+  const UniqueFd receiver(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDPLITE));
+  const UniqueFd sender(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDPLITE));
+  if (receiver.get() < 0) return;  // later kernels have it no more
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(::bind(receiver.get(), generic, size), 0);
+  ASSERT_EQ(::getsockname(receiver.get(), generic, &size), 0);
+  ASSERT_EQ(::connect(sender.get(), generic, size), 0);
+  const std::vector<int> before = open_numbers();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(send(sender.get(), "ping"), "4");
+    ASSERT_EQ(receive(receiver.get()), "ping");
+  }
+  EXPECT_EQ(open_numbers(), before);
+}
+
 }  // namespace
 }  // namespace farcall::preload

@@ -24,6 +24,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "children.hpp"
@@ -340,6 +341,26 @@ TEST(Readiness, IsToldByItsOtherNameToo) {
   EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, peer.server.get(), &event), 0);
   EXPECT_EQ(wait(set.get()), EPOLLWRNORM);
   peer.take();
+}
+
+// Nobody can tell by the events whose they are, so each may be any of them.
+TEST(Readiness, OfManyEndsIsToldWhereAllAreRegisteredAlike) {
+  constexpr int kMany = 64;
+  const UniqueFd set = new_set();
+  std::vector<UniqueFd> servers;
+  for (int i = 0; i < kMany; ++i) {
+    preload::Pair pair(false);
+    add(set.get(), pair.server.get(), EPOLLIN | EPOLLRDHUP);
+    servers.push_back(std::move(pair.server));
+  }
+  std::array<epoll_event, 2 * kMany> events{};
+  const int count = ::epoll_wait(set.get(), events.data(), 2 * kMany, kLongest);
+  EXPECT_EQ(count, kMany);
+  for (int i = 0; i < count; ++i) {
+    const epoll_event& event = events[static_cast<std::size_t>(i)];
+    EXPECT_EQ(event.events & ~std::uint32_t{EPOLLHUP}, EPOLLIN | EPOLLRDHUP);
+    EXPECT_EQ(event.data.u64, kToken);
+  }
 }
 
 }  // namespace

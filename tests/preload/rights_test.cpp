@@ -3,6 +3,7 @@
 // Programs that give up rights: that become another user, leave their places, or filter their
 // system calls. These tests run as those of contract_test.cpp do.
 #include <fcntl.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/sched.h>
@@ -91,6 +92,59 @@ TEST(TcpCalls, WhoBecomesSomebodyElseLeavesWhatItHasAndBeginsAnew) {
               })),
               0)
         << "way " << &way - ways;
+}
+
+struct Ids {
+  unsigned real, effective, saved;
+  bool operator==(const Ids&) const = default;
+};
+Ids user_ids() {
+  Ids ids{};
+  ::getresuid(&ids.real, &ids.effective, &ids.saved);
+  return ids;
+}
+Ids group_ids() {
+  Ids ids{};
+  ::getresgid(&ids.real, &ids.effective, &ids.saved);
+  return ids;
+}
+bool is_only_in_group(gid_t group) {
+  gid_t groups[8] = {};
+  return ::getgroups(8, groups) == 1 && groups[0] == group;
+}
+
+// What the kernel is asked for is what the program has asked for.
+TEST(Calls, WhoBecomesSomebodyElseIsThat) {
+  constexpr Ids kRoot{0, 0, 0};
+  if (user_ids() != kRoot || group_ids() != kRoot)
+    GTEST_SKIP() << "only root becomes somebody else";
+  constexpr auto kAsItIs = static_cast<unsigned>(-1);
+  const gid_t group = 4711;
+  struct Change {
+    std::function<int()> make;
+    std::function<bool()> is_made;
+  };
+  const auto users = [](Ids ids) { return [=] { return user_ids() == ids; }; };
+  const auto groups = [](Ids ids) { return [=] { return group_ids() == ids; }; };
+  const Change changes[] = {
+      {[] { return ::setuid(4711); }, users({4711, 4711, 4711})},
+      {[] { return ::seteuid(4711); }, users({0, 4711, 0})},
+      {[] { return ::setreuid(4711, kAsItIs); }, users({4711, 0, 0})},
+      {[] { return ::setresuid(4711, 4712, 4713); }, users({4711, 4712, 4713})},
+      {[] { return ::setgid(4711); }, groups({4711, 4711, 4711})},
+      {[] { return ::setegid(4711); }, groups({0, 4711, 0})},
+      {[] { return ::setregid(4711, kAsItIs); }, groups({4711, 0, 0})},
+      {[] { return ::setresgid(4711, 4712, 4713); }, groups({4711, 4712, 4713})},
+      {[&] { return ::setgroups(1, &group); }, [] { return is_only_in_group(4711); }},
+      {[] { return ::initgroups("nobody at all", 4711); }, [] { return is_only_in_group(4711); }},
+  };
+  for (const Change& change : changes)
+    EXPECT_EQ(exit_status(in_child([&] {
+                if (change.make() != 0) return;  // not everything may be done everywhere
+                EXPECT_TRUE(change.is_made());
+              })),
+              0)
+        << "change " << &change - changes;
 }
 
 TEST(TcpCalls, WhoStaysTheSameKeepsWhatItHas) {

@@ -82,6 +82,17 @@ TEST(Settings, UnixSocketsAreListedByName) {
   EXPECT_FALSE(all.wants(endpoint("127.0.0.1", 80), endpoint("127.0.0.1", 81)));
 }
 
+// As long as the kernel lets one be, and no longer.
+TEST(Settings, UnixSocketsAreListedByNamesOfAnyLength) {
+  const std::string longest = "/" + std::string(UnixName::kMost - 1, 'n');
+  const Settings all = read({("FARCALL_ACCELERATE=" + longest).c_str()});
+  EXPECT_TRUE(complaints.empty());
+  EXPECT_TRUE(all.wants(unix_name(longest)));
+  EXPECT_FALSE(all.wants(unix_name("/n")));
+  EXPECT_EQ(read({("FARCALL_ACCELERATE=" + longest + "n").c_str()}).accelerate.count, 0U);
+  EXPECT_EQ(complaints.size(), 1U);
+}
+
 TEST(Settings, UnixSocketsAreListedByRelativePaths) {
   const Settings all =
       read({"FARCALL_ACCELERATE=./here.sock,../above.sock,./run/*,127.0.0.1:6379"});
@@ -209,12 +220,13 @@ INSTANTIATE_TEST_SUITE_P(
     Values, BadSetting,
     testing::Values("FARCALL_LOG_LEVEL=loud", "LOOPKB_RING_SIZE=many", "FARCALL_RING_SIZE=0",
                     "FARCALL_RING_SIZE=65537", "FARCALL_PACKET_SIZE=65537",
-                    "FARCALL_MAX_SOCKETS=1000001", "FARCALL_RING_BYTES=", "FARCALL_RING_BYTES=1G",
-                    "FARCALL_RING_BYTES=-1", "FARCALL_RING_BYTES=99999999999999999999",
-                    "LOOPKB_PACKET_SIZE=1500x", "FARCALL_MAX_SOCKETS=0", "FARCALL_USERS=me",
-                    "FARCALL_TCP=maybe", "FARCALL_ACCELERATE=localhost:80",
-                    "FARCALL_ACCELERATE=127.0.0.1:80-70", "FARCALL_EXCLUDE=127.0.0.1:65536",
-                    "FARCALL_EXCLUDE=[::1:80", "FARCALL_EXCLUDE=127.0.0.1:,*"));
+                    "FARCALL_MAX_SOCKETS=1000001", "FARCALL_RING_BYTES=", "FARCALL_RING_BYTES=0",
+                    "FARCALL_RING_BYTES=1G", "FARCALL_RING_BYTES=-1",
+                    "FARCALL_RING_BYTES=99999999999999999999", "LOOPKB_PACKET_SIZE=1500x",
+                    "FARCALL_MAX_SOCKETS=0", "FARCALL_USERS=me", "FARCALL_TCP=maybe",
+                    "FARCALL_ACCELERATE=localhost:80", "FARCALL_ACCELERATE=127.0.0.1:80-70",
+                    "FARCALL_EXCLUDE=127.0.0.1:65536", "FARCALL_EXCLUDE=[::1:80",
+                    "FARCALL_EXCLUDE=127.0.0.1:,*"));
 
 TEST_P(BadSetting, IsOneComplaintAndTheDefault) {
   const Settings all = read({GetParam()});

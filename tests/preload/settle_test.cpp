@@ -192,6 +192,23 @@ TEST_F(Settling, LooksAfterWhatIsNewThoughTheKernelHasRoomForNothingElse) {
   EXPECT_EQ(reclaimed[1], 1);
 }
 
+// Who has come into the place of one does not hide those behind it.
+TEST_F(Settling, LooksAfterAllThatAreLeftWhereOneHasMadeRoom) {
+  kernel_has_room = false;
+  for (int i = 0; i < 1023; ++i) {
+    forget_put(sides()[0]);
+    put(sides()[0]);
+  }
+  put(sides()[2]);
+  settle_before_sleep();
+  put(sides()[1]);
+  reclaimed[2] = 0;
+  kernel_has_room = true;
+  settle_before_sleep();
+  EXPECT_EQ(reclaimed[1], 1);
+  EXPECT_EQ(reclaimed[2], 1);
+}
+
 // The descriptor may be another file's afterwards.
 TEST_F(Settling, LooksAtNothingAfterTheEndOfADescriptor) {
   put(sides()[0]);

@@ -424,6 +424,38 @@ TEST(Stream, PutsNothingBehindWhatIsTakenBackInPart) {
   EXPECT_EQ(stream.receive(), std::string(600, 'r') + "more");
 }
 
+TEST(Stream, PutsMoreBehindWhatIsTakenBackInPartWhereTheKernelHasRoomForAll) {
+  Stream stream(65'536);
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_EQ(stream.send(std::string(1000, 'r')), 1000);
+  iovec runs[2];
+  ASSERT_EQ(stream.sender.reclaim(stream.ring, true, runs), 1U);
+  ASSERT_TRUE(stream.sender.enter_kernel(stream.ring));
+  ASSERT_EQ(::send(stream.out.get(), runs[0].iov_base, 400, 0), 400);
+  stream.sender.leave_kernel(stream.ring, 400);
+  stream.sender.reclaimed(stream.ring, 400);
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_EQ(stream.send("more"), 4);
+  EXPECT_EQ(stream.receive(400), std::string(400, 'r'));
+  EXPECT_EQ(stream.receive(), std::string(600, 'r') + "more");
+}
+
+// The peer that asks waits until nobody is in the middle of that.
+TEST(Stream, DoesNotCountASendThatIsNotToBe) {
+  Stream stream;
+  stream.ring.control->handback = handback::kAsked;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(stream.sender.enter_kernel(stream.ring));
+    EXPECT_EQ(stream.ring.control->kernel_sending.load(), 0U);
+    EXPECT_FALSE(stream.sender.busy());
+  }
+  stream.ring.control->handback = handback::kDone;
+  ASSERT_TRUE(stream.sender.enter_kernel(stream.ring));
+  EXPECT_EQ(stream.ring.control->kernel_sending.load(), 1U);
+  stream.sender.leave_kernel(stream.ring, 0);
+  EXPECT_EQ(stream.ring.control->kernel_sending.load(), 0U);
+}
+
 TEST(Stream, TakesMarksThatCannotBeForABrokenPeer) {
   Stream stream;
   stream.receiver.unwatch(stream.ring);

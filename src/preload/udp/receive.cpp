@@ -241,8 +241,7 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
     socket.kernels_turn = true;
     udp_watch_all(socket);
   }
-  bool look = socket.kernels_turn ||
-              socket.any_in([](const InFlow& flow) { return flow.receiver.watched(); });
+  bool look = socket.any_in([](const InFlow& flow) { return flow.receiver.watched(); });
   if (!look) {
     result = udp_take_from_memory(socket, fd, message, flags, kernel_first);
     if (result != -EAGAIN) return with_errno(result);
