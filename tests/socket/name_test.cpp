@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Names in the abstract namespace: which there are, whose they are, who gets in.
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -204,6 +205,20 @@ TEST(Peer, HasEndedOnlyWhereTheKernelSaysSo) {
       errno = E2BIG;
       EXPECT_EQ(has_peer_ended(here.get()), ended);
       EXPECT_EQ(errno, E2BIG) << "it is not the caller's";
+    });
+  }
+}
+
+TEST(Peer, HasAsManyGroupsAsItHas) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to have other groups";
+  for (const std::size_t count : {0U, 3U, 200U}) {
+    SCOPED_TRACE(count);
+    door::test::in_child([count] {
+      std::vector<gid_t> groups;
+      for (std::size_t i = 0; i < count; ++i) groups.push_back(static_cast<gid_t>(5000 + i));
+      ASSERT_EQ(::setgroups(groups.size(), groups.data()), 0);
+      const auto [here, there] = socket_pair();
+      EXPECT_EQ(groups_of_peer(here.get()), std::optional(groups));
     });
   }
 }
