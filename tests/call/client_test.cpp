@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a client keeps from one call to the next, and what it says of a call that failed.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -485,6 +487,30 @@ TEST(Request, ThatWantsNoReplyIsTakenOnlyWhereAPortSaysSo) {
     EXPECT_EQ(ask(other, ""), "");
     EXPECT_EQ(served, one_way ? 1 : 0);
   }
+}
+
+// Nobody is left with what has come with it.
+TEST(Request, ThatIsNotTakenLeavesNothingOfWhatHasComeWithIt) {
+  Port port({.one_way = false});
+  ServerThread thread(port);
+  Incoming incoming;
+  std::thread sender([&port, descriptor = port.descriptor()] {
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    const UniqueFd read_end(ends[0]);
+    UniqueFd write_end(ends[1]);
+    Client client(descriptor);
+    EXPECT_EQ(client.send({.data = {}, .descriptors = std::array{write_end.get()}}, before_long()),
+              Outcome::ok);
+    write_end.reset();
+    pollfd end{.fd = read_end.get(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&end, 1, static_cast<int>(door::test::kPatience.count())), 1);
+    EXPECT_EQ(end.revents, POLLHUP);
+    port.close();
+  });
+  EXPECT_EQ(thread.receive(incoming, Deadline::after(2 * door::test::kPatience)),
+            Outcome::finished);
+  sender.join();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <future>
 #include <memory>
 
+#include "call/port.hpp"
 #include "call/raw.hpp"
 #include "call/server.hpp"
 
@@ -67,6 +68,27 @@ TEST(CallClose, EndsTheWaitOfAClientThatIsJustBeingQueued) {
   EXPECT_FALSE(owner->armed);
   EXPECT_EQ(one.get(), Outcome::peer_gone);
   EXPECT_EQ(other.get(), Outcome::peer_gone);
+}
+
+// What it has sent one way would still be taken, were it not for the end.
+TEST(CallClose, EndsTheSessionOfAClientThatIsFoundTogetherWithTheEnd) {
+  Port port;
+  const auto endpoint = port.open_endpoint({}, {});
+  const UniqueFd branch = endpoint->branch();
+  call::test::RawSession session(branch.get());
+  ASSERT_TRUE(session.welcome());
+  session.give(call::Kind::one_way, 1);
+  // As far as it comes before it looks for sessions.
+  call::PortState& state = *call::inside(*endpoint).port;
+  state.closed = true;
+  const std::uint64_t one = 1;
+  ASSERT_EQ(::write(state.closing.get(), &one, sizeof one), ssize_t{sizeof one});
+  Outcome outcome = Outcome::ok;
+  EXPECT_FALSE(state.next(Deadline::now(), outcome, {}));
+  EXPECT_EQ(outcome, Outcome::finished);
+  EXPECT_EQ(port.sessions(), 0U);
+  EXPECT_TRUE(session.ended());
+  endpoint->close();
 }
 
 // Who holds it from before the end learns of that, and so does who gets one afterwards.

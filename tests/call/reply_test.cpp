@@ -12,8 +12,10 @@
 #include <utility>
 
 #include "call/limits.hpp"
+#include "call/raw.hpp"
 #include "call/server.hpp"
 #include "door/child.hpp"
+#include "forbidden_call.hpp"
 
 namespace farcall::call::test {
 namespace {
@@ -178,6 +180,23 @@ TEST(Reply, WhoseMemoryFindsNoRoomLeavesNothingBehind) {
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
     EXPECT_EQ(outcome_of(1), Outcome::ok);
   });
+}
+
+// A process that it has forked may hold the socket by which the memory would be sent.
+TEST(Reply, AtLengthIsGivenNoMemoryForWhoHasGone) {
+  Port port;
+  RawSession session(port.descriptor());
+  ASSERT_TRUE(session.welcome());
+  session.give(Kind::request, 1);
+  std::thread([&] {
+    ServerThread thread(port);
+    Incoming incoming;
+    ASSERT_EQ(thread.receive(incoming, before_long()), Outcome::ok);
+    session.socket.reset();
+    ASSERT_TRUE(farcall::test::forbid_call(SYS_memfd_create, ENOMEM));
+    const std::vector<std::byte> reply(kLong);
+    EXPECT_EQ(thread.reply(incoming, reply), Outcome::peer_gone);
+  }).join();
 }
 
 }  // namespace

@@ -2,16 +2,22 @@
 //
 // Threads that wait in reserve: no more receive than can run, and nobody who is needed stays there.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/syscall.h>
 
 #include <atomic>
 #include <condition_variable>
+#include <cstring>
+#include <deque>
 #include <list>
 #include <mutex>
 #include <random>
 #include <thread>
 
+#include "call/port.hpp"
 #include "call/server.hpp"
 #include "door/usage.hpp"
+#include "forbidden_call.hpp"
 
 namespace farcall::call::test {
 namespace {
@@ -197,6 +203,31 @@ TEST(CallReserveAtTheEnd, EachThreadLearnsThatThePortHasClosed) {
   EXPECT_TRUE(eventually([&] { return ended == count; })) << ended;
   barrier.open();
   for (std::thread& thread : threads) thread.join();
+}
+
+// The others begin to serve when it has said that it leaves, and before it looks once more.
+TEST(CallReserveRace, TheLastThatReceivesStays) {
+  FARCALL_SKIP_UNDER_TSAN("knows no fences of the kernel's");
+  door::test::in_child([] {
+    Port port;
+    const auto endpoint = port.open_endpoint({}, {});
+    PortState& state = *inside(*endpoint).port;
+    std::deque<std::atomic<bool>> serving;
+    for (std::size_t i = 0; i < port.processors() + 1; ++i)
+      state.join_threads(serving.emplace_back(true));
+    std::atomic<bool> mine{true};
+    state.join_threads(mine);
+    static std::deque<std::atomic<bool>>& others = serving;
+    ::signal(SIGSYS, [](int) {
+      for (std::atomic<bool>& one : others) one = false;
+    });
+    ASSERT_TRUE(farcall::test::trap_call(SYS_membarrier)) << std::strerror(errno);
+    state.wait_in_reserve(mine);
+    EXPECT_FALSE(others.front());
+    EXPECT_TRUE(mine);
+    EXPECT_FALSE(port.has_reserve());
+    EXPECT_EQ(port.idle_threads(), 1U);
+  });
 }
 
 }  // namespace

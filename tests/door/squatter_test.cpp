@@ -144,6 +144,28 @@ TEST_F(DoorSquatter, IsWaitedForIfItMayAttach) {
   EXPECT_EQ(caller.reply().data, "x");
 }
 
+// The end of such a server's socket, with the question still in it, is told before its answer.
+TEST_F(DoorSquatter, AnswersAlsoIfItHasNotReadTheQuestion) {
+  const int door = ::door_create(echo, nullptr, 0);
+  const AttachAddress address(path);
+  const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::bind(listener.get(), address.get(), address.size), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  Child opener([&] {
+    const UniqueFd opened(::open(path.c_str(), O_RDONLY));
+    EXPECT_EQ(call(opened.get(), "x").data, "x");
+  });
+  {
+    const UniqueFd visitor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    pollfd asked{.fd = visitor.get(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&asked, 1, static_cast<int>(kPatience.count())), 1);
+    EXPECT_TRUE(stop_process(opener.pid()));  // it finds answer and end together
+    send_descriptors(visitor.get(), std::array{door});
+  }
+  EXPECT_EQ(::kill(opener.pid(), SIGCONT), 0);
+  EXPECT_EQ(opener.join(), 0);
+}
+
 // Who may attach, and answers with another file.
 TEST_F(DoorSquatter, WhatIsNoDoorIsNotOpenedForOne) {
   const AttachAddress address(path);

@@ -175,6 +175,16 @@ TEST(Background, AThreadThatSleepsIsWokenByWork) {
   EXPECT_LT(monotonic_ns() - start, std::chrono::nanoseconds(std::chrono::seconds(12)).count());
 }
 
+// It has said that it sleeps, and that it does no more.
+TEST(Background, WorkIsDoneAlsoWhenTheLastThreadHasEnded) {
+  for (int i = 0; i < 2; ++i) {
+    std::atomic<bool> done{false};
+    process::run_later(1, [&] { done = true; });
+    EXPECT_TRUE(eventually([&] { return done.load(); }));
+    EXPECT_TRUE(eventually([] { return background_threads() == 0; }));
+  }
+}
+
 TEST(Background, WhatWorkThrowsIsDropped) {
   std::atomic<bool> done{false};
   process::run_later(1, [] { throw SystemError(EIO, "work"); });

@@ -68,6 +68,21 @@ TEST(Fork, WaitsForOthersThatMakeDescriptors) {
   EXPECT_EQ(status, 0) << "a child waits for threads that it does not have";
 }
 
+// The thread that its parent had forked in makes some in its turn.
+TEST(Fork, InAChildWaitsForOthersThatMakeDescriptors) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  door::test::in_child([] {
+    const process::NoFork guard;
+    std::thread([] {
+      const std::int64_t start = monotonic_ns();
+      const pid_t child = ::fork();
+      if (child == 0) ::_exit(0);
+      EXPECT_GE(monotonic_ns() - start, 100'000'000);
+      EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+    }).join();
+  });
+}
+
 struct Seen {
   std::atomic<bool> all_blocked{false};
   std::atomic<bool> cancellable{true};

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "farcall/error.hpp"
@@ -74,6 +75,18 @@ TEST(RingMemory, TakesTheCapacityFromTheFileNotFromThePeer) {
   const RingMemory ours = RingMemory::attach(ring, RingKind::bytes, Access::read_only);
   theirs.view().control->capacity = 1 << 30;
   EXPECT_EQ(ours.view().capacity, 8192U);
+}
+
+// Whoever looks at both ends tells by it that they are such.
+TEST(RingMemory, SaysWhichFileItIsHoweverItWasMapped) {
+  const SharedMemory ring = SharedMemory::create(ring_bytes(8192));
+  struct stat file {};
+  ASSERT_EQ(::fstat(ring.fd(), &file), 0);
+  EXPECT_EQ(RingMemory::format(ring.fd(), 8192, RingKind::bytes).inode(), file.st_ino);
+  EXPECT_EQ(RingMemory::attach(ring, RingKind::bytes, Access::read_write).inode(), file.st_ino);
+  EXPECT_EQ(RingMemory::format(Mapping::anonymous_shared(ring_bytes(8192)), 8192, RingKind::bytes)
+                .inode(),
+            0U);
 }
 
 }  // namespace

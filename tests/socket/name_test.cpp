@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Names in the abstract namespace: which there are, whose they are, who gets in.
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -20,8 +22,10 @@
 #include "door/lingering.hpp"
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
+#include "forbidden_call.hpp"
 #include "socket/acceptor.hpp"
 #include "socket/listener.hpp"
+#include "socket/peer.hpp"
 
 namespace farcall::names {
 namespace {
@@ -187,6 +191,36 @@ TEST(Acceptor, WhoHasNotBeenLetInIsNotWaitedForAtTheEnd) {
   EXPECT_LT(monotonic_ns() - start, std::chrono::nanoseconds(30s).count());
   char end = 0;
   EXPECT_LE(::recv(visitor.get(), &end, 1, 0), 0) << "it is told";
+}
+
+// The first kernels that tell of a peer's process have an error for one that has been waited for;
+// those before them have another for what they do not know.
+TEST(Peer, HasEndedOnlyWhereTheKernelSaysSo) {
+  for (const auto& [error, ended] :
+       {std::pair(ESRCH, true), {EINVAL, true}, {ENOPROTOOPT, false}}) {
+    SCOPED_TRACE(error);
+    door::test::in_child([error = error, ended = ended] {
+      const auto [here, there] = socket_pair();
+      ASSERT_TRUE(farcall::test::forbid_call(SYS_getsockopt, static_cast<unsigned>(error)));
+      errno = E2BIG;
+      EXPECT_EQ(has_peer_ended(here.get()), ended);
+      EXPECT_EQ(errno, E2BIG) << "it is not the caller's";
+    });
+  }
+}
+
+TEST(Peer, HasAsManyGroupsAsItHas) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to have other groups";
+  for (const std::size_t count : {0U, 3U, 200U}) {
+    SCOPED_TRACE(count);
+    door::test::in_child([count] {
+      std::vector<gid_t> groups;
+      for (std::size_t i = 0; i < count; ++i) groups.push_back(static_cast<gid_t>(5000 + i));
+      ASSERT_EQ(::setgroups(groups.size(), groups.data()), 0);
+      const auto [here, there] = socket_pair();
+      EXPECT_EQ(groups_of_peer(here.get()), std::optional(groups));
+    });
+  }
 }
 
 }  // namespace

@@ -127,6 +127,18 @@ TEST(FdMessage, APeerThatClosesInTheMiddleIsGone) {
   EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), soon()); }), ECONNRESET);
 }
 
+// Where the kernel keeps it apart, whoever sends a byte so leaves it, and its descriptors, behind.
+TEST(FdMessage, WhatIsSentOutOfBandBelongsToIt) {
+  const auto [here, there] = socket_pair();
+  announce(here.get(), {.bytes = 3, .descriptors = 0});
+  const ssize_t sent = ::send(here.get(), "abc", 3, MSG_OOB);  // the last of them is the urgent one
+  if (sent < 0 && errno == EOPNOTSUPP) GTEST_SKIP() << "no out-of-band data in local sockets here";
+  ASSERT_EQ(sent, 3) << std::strerror(errno);
+  const auto got = receive_fd_message(there.get(), soon());
+  ASSERT_TRUE(got);
+  EXPECT_EQ(std::memcmp(got->bytes.data(), "abc", 3), 0);
+}
+
 // It is refused by what it says that it is: the rest does not come.
 TEST(FdMessage, MoreThanTheLargestIsNotWaitedFor) {
   const auto bytes = static_cast<std::uint16_t>(kFdMessageBytes + 1);

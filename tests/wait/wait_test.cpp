@@ -398,6 +398,25 @@ TEST(Waiter, CountsWhatItHasSpunWhereTheDeadlineHasPassed) {
   EXPECT_GE(static_cast<std::int64_t>(counted.spun_ns), 0);
 }
 
+// None is said before the first wait, and that must not pass for this one.
+TEST(Waiter, SaysWhichProcessorItIsOnAlsoOnTheFirst) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  for (std::size_t processor = 0; processor < 2; ++processor) {
+    if (!CPU_ISSET(processor, &before)) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(processor, &one);
+    ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+    Shared shared;
+    Waiter waiter(shared.lifeline.first.get(), WaitMode::adaptive);
+    EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(1ms), [] { return false; }),
+              Outcome::timed_out);
+    EXPECT_NE(shared.mine.processor, shared.peers.processor) << processor;
+  }
+  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
+}
+
 TEST(Waiter, IdleSleeperTakesNoProcessorTime) {
   Shared shared;
   Waiter waiter(shared.lifeline.first.get(), WaitMode::adaptive);
