@@ -57,7 +57,9 @@ class Sender {
     if (finished_) return Outcome::finished;
     if (ticks() - looked_ > kTicksPerLook && is_in_vain()) [[unlikely]]
       return Outcome::peer_gone;
-    return write(ring_);
+    const Outcome outcome = write(ring_);
+    if (outcome == Outcome::peer_gone) looked_ = 0;
+    return outcome;
   }
   void finish() noexcept {
     if (!std::exchange(finished_, true)) ring_.finish();
@@ -70,8 +72,9 @@ class Sender {
   // Who finds room never waits, and so would not learn that the peer has died.
   static constexpr std::uint64_t kTicksPerLook = 20'000'000;  // 4 to 20 ms
   bool is_in_vain() noexcept {
+    if (ring_.peer_gone()) return true;  // and so the next time, at once
     looked_ = ticks();
-    return ring_.peer_gone();
+    return false;
   }
 
   Writer ring_;

@@ -95,20 +95,20 @@ int farcall_pipe_finish(farcall_pipe* end);
 void farcall_pipe_close_sending(farcall_pipe* end);
 /*
  * Frees the end. The other end receives what has been sent, and then that nothing follows; unless
- * another process may still use this end, because its descriptors were asked for, or because it was
- * inherited: one that another process has used since fork(2), or that nobody has used yet. Then
- * only this process's copy goes, and the other end learns (-ECONNRESET) when no process has one any
- * more. NULL is nothing.
+ * another process may still use this end, because this one has asked for its descriptors, or
+ * because it was inherited: one that another process has used since fork(2), or that nobody has
+ * used yet. Then only this process's copy goes, and the other end learns (-ECONNRESET) when no
+ * process has one any more. NULL is nothing.
  */
 void farcall_pipe_close(farcall_pipe* end);
 
 /* Sends one message, also of 0 bytes. -EPIPE where the other end has gone (one that has died is
  * noticed within 20 ms, whether there is room or not), or this one has finished; -EOPNOTSUPP in a
- * pipe of bytes. A message of more than a quarter of the capacity may end with -EAGAIN, -ETIMEDOUT
- * or -EINTR when a part of it has gone: the same one must then be sent again, to go on. -EINVAL for
- * any other message then: as a rule nothing of that one goes. One that was changed in the memory
- * where it is, while it was sent again and again, may be told apart only before its end: then
- * nothing can be sent any more, and none of both is received. */
+ * pipe of bytes. A message longer than a quarter of the capacity less 8 bytes may end with -EAGAIN,
+ * -ETIMEDOUT or -EINTR when a part of it has gone: the same one must then be sent again, to go on.
+ * -EINVAL for any other message then: as a rule nothing of that one goes. One that was changed in
+ * the memory where it is, while it was sent again and again, may be told apart only before its end:
+ * then nothing can be sent any more, and none of both is received. */
 int farcall_pipe_send(farcall_pipe* end, const void* bytes, size_t size, int64_t timeout);
 /*
  * Receives one, of at most `room` bytes. Returns its size. -EPIPE where the other end has finished

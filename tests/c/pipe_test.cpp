@@ -318,6 +318,7 @@ TEST(CPipe, ASenderLearnsThatItsPeerWasKilledThoughThereIsRoom) {
   EXPECT_EQ(send(pipe.one, "second"), 0);
   peer.kill();
   EXPECT_TRUE(eventually([&] { return send(pipe.one, "in vain") == -EPIPE; }));
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(send(pipe.one, "again"), -EPIPE) << "it had been told";
 }
 
 }  // namespace

@@ -62,11 +62,24 @@ def test_what_is_outside_a_buffer_is_refused(make, offset, size):
         a.send_bytes(b"0123456789", offset, size)
 
 
-def test_a_message_that_is_too_long_closes(make):
+def test_a_message_that_is_too_long_ends_receiving(make):
     a, b = make()
     a.send_bytes(b"0123456789")
     with pytest.raises(OSError):
         b.recv_bytes(5)
+    assert (b.closed, b.readable, b.writable) == (False, False, True)
+    b.send_bytes(b"still here")
+    assert a.recv_bytes() == b"still here"
+    with pytest.raises(OSError):
+        b.recv_bytes()
+
+
+def test_a_message_that_is_too_long_closes_what_cannot_send(make):
+    b, a = make(False)
+    a.send_bytes(b"0123456789")
+    with pytest.raises(OSError):
+        b.recv_bytes(5)
+    assert b.closed
 
 
 def test_several_are_waited_for(make):

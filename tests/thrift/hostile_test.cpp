@@ -194,34 +194,66 @@ TEST(ThriftHostile, ACallOfAClientThatThereIsNoMemoryForIsAnsweredSo) {
   EXPECT_EQ(farcall_send(kept[0].number(), call.data(), 1, nullptr, 0), kLonger);
 }
 
+// Says of its reply to the first call that it has so many bytes.
+class Announcing {
+ public:
+  explicit Announcing(std::uint64_t bytes)
+      : child_([this, bytes] {
+          const MessageChannel listening(name);
+          ready_->happens();
+          std::uint32_t word = 0;
+          ReceivedMessage hello = listening.receive(std::as_writable_bytes(std::span(&word, 1)));
+          const MessageChannel own;
+          const MessageConnection connection = own.connect();
+          send_fd_message(hello.descriptors()[0], {}, std::array{connection.descriptor()},
+                          Deadline::now());
+          hello.reply();
+          ReceivedMessage call = own.receive({});
+          call.reply(std::as_bytes(std::span(&bytes, 1)), kLonger);
+          for (;;) ::pause();
+        }) {
+    EXPECT_TRUE(ready_->wait());
+  }
+
+  const std::string name = unique_name();
+
+ private:
+  const Shared<Event> ready_;
+  const Child child_;
+};
+
 // Nothing of that call goes along with the next one.
 TEST(ThriftHostile, AReplyThatThereIsNoMemoryForEndsTheConnection) {
   FARCALL_SKIP_UNDER_ASAN("has an allocator of its own, that does not fail when it is told to");
   constexpr std::uint64_t kBytes = 1'234'567;
-  const std::string name = unique_name();
-  const Shared<Event> ready;
-  const Child hostile([&] {
-    const MessageChannel listening(name);
-    ready->happens();
-    std::uint32_t word = 0;
-    ReceivedMessage hello = listening.receive(std::as_writable_bytes(std::span(&word, 1)));
-    const MessageChannel own;
-    const MessageConnection connection = own.connect();
-    send_fd_message(hello.descriptors()[0], {}, std::array{connection.descriptor()},
-                    Deadline::now());
-    hello.reply();
-    ReceivedMessage call = own.receive({});
-    call.reply(std::as_bytes(std::span(&kBytes, 1)), kLonger);
-    for (;;) ::pause();
-  });
-  ASSERT_TRUE(ready->wait());
-  TFarcallTransport client(name);
+  const Announcing server(kBytes);
+  TFarcallTransport client(server.name);
   client.setTimeout(kPatience);
   client.open();
   client.write(reinterpret_cast<const std::uint8_t*>("call"), 4);
   refused_bytes = kBytes;
   EXPECT_THROW(client.flush(), std::bad_alloc);
   refused_bytes = 0;
+  EXPECT_FALSE(client.isOpen());
+}
+
+// Eight bytes are to cost a client no gigabyte.
+TEST(ThriftHostile, AReplyLongerThanTheConfigurationAllowsIsNotMadeRoomFor) {
+  constexpr int kMost = 3'000'000;
+  const Announcing server(kMost + 1);
+  auto configuration = std::make_shared<TConfiguration>();
+  configuration->setMaxMessageSize(kMost);
+  TFarcallTransport client(server.name, configuration);
+  client.setTimeout(kPatience);
+  client.open();
+  client.write(reinterpret_cast<const std::uint8_t*>("call"), 4);
+  try {
+    client.flush();
+    FAIL() << "it was taken";
+  } catch (const TTransportException& error) {
+    EXPECT_EQ(error.getType(), TTransportException::END_OF_FILE);
+    EXPECT_STREQ(error.what(), "MaxMessageSize reached");
+  }
   EXPECT_FALSE(client.isOpen());
 }
 

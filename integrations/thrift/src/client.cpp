@@ -181,6 +181,8 @@ void TFarcallTransport::call(std::span<const std::byte> request) {
     if (replied != sizeof length) throw SystemError(EPROTO, "reply");
     std::memcpy(&length, room().data() + before, sizeof length);
     if (length > FARCALL_MESSAGE_MAX - before) throw SystemError(EPROTO, "reply");
+    if (length > static_cast<std::uint64_t>(getMaxMessageSize()))
+      throw TTransportException(TTransportException::END_OF_FILE, "MaxMessageSize reached");
     make_room(before + length);
     status = send({}, replied);
     if (replied != length) throw SystemError(EPROTO, "reply");

@@ -91,7 +91,10 @@ class Connection(Closing):
         except ConnectionResetError:
             raise EOFError from None
         if maxlength is not None and len(message) > maxlength:
-            self.close()
+            if self.writable:
+                self.readable = False
+            else:
+                self.close()
             raise OSError("bad message length")
         return message
 
