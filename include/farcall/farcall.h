@@ -35,7 +35,7 @@ void farcall_note_signal(void);
 enum {
   FARCALL_WAIT_ADAPTIVE = 0, /* spins as long as that has paid lately, then sleeps */
   FARCALL_WAIT_SPIN = 1,     /* never sleeps */
-  FARCALL_WAIT_BLOCK = 2,    /* sleeps at once */
+  FARCALL_WAIT_BLOCK = 2     /* sleeps at once */
 };
 
 /* ---- pipes: messages, or bytes, both ways between two processes, or two threads ---- */
@@ -45,7 +45,7 @@ typedef struct farcall_pipe farcall_pipe;
 /* What a pipe carries; both sides say it. */
 enum {
   FARCALL_PIPE_MESSAGES = 0, /* each received as it was sent: send and receive */
-  FARCALL_PIPE_BYTES = 1,    /* a stream without boundaries: write and read */
+  FARCALL_PIPE_BYTES = 1     /* a stream without boundaries: write and read */
 };
 
 /* Options may grow: `size` is sizeof of what the caller knows; all else zero for what is usual,
@@ -153,9 +153,9 @@ typedef struct farcall_subscriber farcall_subscriber;
 
 /* What happens when a reader is slow. */
 enum {
-  FARCALL_BLOCK = 0,       /* the writer waits for it */
-  FARCALL_OVERWRITE = 1,   /* it misses messages, and learns how many */
-  FARCALL_DROP_READER = 2, /* it is no reader any more: -ECONNABORTED */
+  FARCALL_BLOCK = 0,      /* the writer waits for it */
+  FARCALL_OVERWRITE = 1,  /* it misses messages, and learns how many */
+  FARCALL_DROP_READER = 2 /* it is no reader any more: -ECONNABORTED */
 };
 /* Where a reader begins. */
 enum { FARCALL_NEWEST = 0, FARCALL_OLDEST = 1 };

@@ -328,7 +328,7 @@ class Label {
   Label() noexcept = default;
   // A longer name is cut.
   explicit Label(Kind kind, std::string_view name = {}) noexcept
-      : kind_(kind), size_(std::min(name.size(), name_.size())) {
+      : kind_(kind), size_(std::min(name.size(), kLongestName)) {
     std::copy_n(name.data(), size_, name_.data());
   }
   [[nodiscard]] Description description(Role role) const noexcept {

@@ -69,7 +69,7 @@ void check_exports(Connection& connection, const Config& config, const TakeEarly
 
 class Bridge::Parts {
  public:
-  explicit Parts(const Config& config);
+  Parts(const Config& config, const std::function<void()>& before_names);
   ~Parts();
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
@@ -111,7 +111,7 @@ class Bridge::Parts {
   std::thread looker_;
 };
 
-Bridge::Parts::Parts(const Config& config)
+Bridge::Parts::Parts(const Config& config, const std::function<void()>& before_names)
     : exporting_(connect(config, Direction::exported)),
       importing_(connect(config, Direction::imported)),
       calls_(connections_.back(), config),
@@ -154,8 +154,9 @@ Bridge::Parts::Parts(const Config& config)
     if (importing_ != nullptr) {
       probe(*importing_, config);
       importing_->confirm();
-      import_all(config);
     }
+    if (before_names) before_names();
+    if (importing_ != nullptr) import_all(config);
     if (!config.status.empty())
       status_ = std::make_unique<StatusChannel>(config.status, [this] { return status_json(); });
     if (!exported_.empty()) looker_ = std::thread([this] { look(); });
@@ -335,9 +336,9 @@ std::string Bridge::Parts::status_json() const {
   return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-Bridge::Bridge(const Config& config) {
+Bridge::Bridge(const Config& config, const std::function<void()>& before_names) {
   validate(config);
-  parts_ = std::make_unique<Parts>(config);
+  parts_ = std::make_unique<Parts>(config, before_names);
 }
 Bridge::~Bridge() = default;
 void Bridge::drain(double seconds) { parts_->drain(seconds); }

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -19,6 +20,12 @@ namespace farcall::bridge {
 class BridgeError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+// What no other attempt will mend, unlike a cluster that is away.
+class ConfigurationError : public BridgeError {
+ public:
+  using BridgeError::BridgeError;
 };
 
 enum class Local { door, channel };
@@ -59,7 +66,7 @@ struct Config {
 
 // Of a file in TOML. Throws BridgeError, which names the file, the line, the cause and the cure.
 Config read_config(const std::string& path);
-// The first line of a file. Throws BridgeError.
+// The first line of a file of 16 MiB at most. Throws BridgeError.
 std::string read_password(const std::string& path);
 // "door:PATH=SUBJECT" and "channel:NAME=SUBJECT". Throws BridgeError.
 Name exported_name(const std::string& text);
@@ -70,8 +77,9 @@ void validate(const Config& config);
 
 class Bridge {
  public:
-  // Connects, and serves all names. Throws BridgeError; then nothing is left of it.
-  explicit Bridge(const Config& config);
+  // Connects, and serves all names. Throws BridgeError; then nothing is left of it. Until it calls
+  // `before_names` nothing is on this machine that would be left behind if the process ended.
+  explicit Bridge(const Config& config, const std::function<void()>& before_names = {});
   ~Bridge();
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;

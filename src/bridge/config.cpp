@@ -3,6 +3,7 @@
 // The configuration: a file in TOML, or what the command line says.
 #include <fmt/format.h>
 #include <pwd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -318,16 +318,43 @@ void validate_together(const Config& config) {
         fmt::format("the channel {} is imported, and cannot tell the status, too", config.status));
 }
 
+// As libnats takes it, which takes more.
+void validate_server(const std::string& url) {
+  const std::size_t scheme = url.find("://");
+  const bool known = url.starts_with("nats://") || url.starts_with("tls://");
+  std::string_view host(url);
+  if (scheme != std::string::npos) host.remove_prefix(scheme + 3);
+  const std::size_t port = host.find(':', std::min(host.rfind(']'), host.rfind('@')) + 1);
+  int number = 1;
+  if (port != std::string_view::npos) {
+    const char* const end = host.data() + host.size();
+    const auto [last, error] = std::from_chars(host.data() + port + 1, end, number);
+    if (error != std::errc() || last != end) number = 0;
+  }
+  if ((scheme != std::string::npos && !known) || host.empty() || port == 0 || number < 1 ||
+      number > 65535)
+    throw BridgeError(
+        fmt::format("'{}' is no server of NATS: nats://HOST:4222, or tls://HOST:4222", url));
+}
+
+// That it can be read: the service's manager is not to try again in vain.
+void validate_file(const std::string& path, const char* what) {
+  if (path.empty()) return;
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode))
+    errno = EISDIR;
+  else if (::access(path.c_str(), R_OK) == 0)
+    return;
+  throw BridgeError(fmt::format("{}: cannot read {}: {}", what, path, ::strerrorname_np(errno)));
+}
+
 }  // namespace
 
 std::string read_password(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path);
-  std::string line;
-  if (!file || !std::getline(file, line))
-    throw BridgeError(fmt::format("cannot read a password in {}: {}", path,
-                                  errno != 0 ? ::strerrorname_np(errno) : "it is empty"));
-  return line;
+  const std::string text = text_of(path);
+  if (text.empty())
+    throw BridgeError(fmt::format("cannot read a password in {}: it is empty", path));
+  return text.substr(0, text.find('\n'));
 }
 
 Config read_config(const std::string& path) {
@@ -372,12 +399,17 @@ Name imported_name(const std::string& text) {
 void validate(const Config& config) {
   if (config.servers.empty())
     throw BridgeError("no server is named: --nats nats://HOST:4222, or servers in [nats]");
+  for (const std::string& url : config.servers) validate_server(url);
   if (config.names.empty())
     throw BridgeError(
         "no name is exported or imported: --export, --import, or [[export]] and "
         "[[import]]");
   if (config.tls_certificate.empty() != config.tls_key.empty())
     throw BridgeError("--tls-cert and --tls-key belong together");
+  validate_file(config.credentials, "--creds");
+  validate_file(config.tls_ca, "--tls-ca");
+  validate_file(config.tls_certificate, "--tls-cert");
+  validate_file(config.tls_key, "--tls-key");
   if (!config.domain.empty() && !is_subject(config.domain))
     throw BridgeError(fmt::format("the domain '{}' cannot begin a subject", config.domain));
   if (!is_words(config.inbox))

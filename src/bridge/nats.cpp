@@ -21,92 +21,11 @@ constinit std::mutex discarded_lock;  // protects what follows
 constinit std::array<natsMsg*, kMostDiscarded> discarded{};
 constinit std::size_t discarded_count = 0;
 
-constexpr std::int64_t kAgainMs = 2000;  // for a server to answer who had been lost
+// For a server to let in who connects to it.
+constexpr std::chrono::milliseconds kLeastToConnect{1000};
+constexpr std::chrono::milliseconds kMostToConnect{2000};
 
 constexpr std::size_t kHeaderRoom = 1024;  // of a message, for the header and what NATS adds
-
-std::string last_error() {
-  const char* const text = ::nats_GetLastError(nullptr);
-  return text != nullptr ? text : "";
-}
-
-void set(natsStatus status, const char* what) {
-  if (status != NATS_OK)
-    throw BridgeError(fmt::format("{}: {} {}", what, ::natsStatus_GetText(status), last_error()));
-}
-
-std::string joined(const std::vector<std::string>& all) {
-  return fmt::format("{}", fmt::join(all, ", "));
-}
-
-bool mentions(const std::string& text, std::string_view what) {
-  return std::search(text.begin(), text.end(), what.begin(), what.end(), [](char a, char b) {
-           return std::tolower(static_cast<unsigned char>(a)) ==
-                  std::tolower(static_cast<unsigned char>(b));
-         }) != text.end();
-}
-
-// Why there is no connection, and what to do about it.
-std::string connect_advice(const Config& config, natsStatus status, const std::string& detail) {
-  if (status == NATS_CONNECTION_AUTH_FAILED || mentions(detail, "authorization violation") ||
-      mentions(detail, "authentication"))
-    return "the cluster does not accept these credentials (--creds, or --user with "
-           "--password-file)";
-  const bool secure = !config.tls_ca.empty() || config.servers.front().starts_with("tls:");
-  if (mentions(detail, "Expected 'PONG', got ''") && secure)
-    return "the server has ended the connection: it may ask for a certificate, --tls-cert with "
-           "--tls-key";
-  if (mentions(detail, "issuer certificate") || mentions(detail, "verify failed") ||
-      mentions(detail, "self signed") || mentions(detail, "self-signed") ||
-      mentions(detail, "hostname"))
-    return "TLS: the server's certificate is not signed by the authority in --tls-ca, or is for "
-           "another host";
-  if (status == NATS_SECURE_CONNECTION_REQUIRED || mentions(detail, "secure connection required"))
-    return "the server wants TLS: give --tls-ca, and --tls-cert with --tls-key if it asks for them";
-  if (status == NATS_SECURE_CONNECTION_WANTED || mentions(detail, "tls is not"))
-    return "the server knows no TLS: leave out --tls-ca, or set tls in its configuration";
-  if (status == NATS_SSL_ERROR || mentions(detail, "ssl") || mentions(detail, "tls"))
-    return "TLS failed: does the server accept the certificate in --tls-cert, and --tls-ca name "
-           "its "
-           "authority?";
-  if (mentions(detail, "credentials") || mentions(detail, "nkey"))
-    return fmt::format("the file of --creds cannot be used: {}", config.credentials);
-  return "no NATS server answers there: start nats-server, or correct --nats";
-}
-
-[[noreturn]] void connect_failed(const Config& config, natsStatus status) {
-  const std::string detail = last_error();
-  throw BridgeError(fmt::format("cannot connect to {}: {} ({}{}{})", joined(config.servers),
-                                connect_advice(config, status, detail),
-                                ::natsStatus_GetText(status), detail.empty() ? "" : ": ", detail));
-}
-
-void set_security(natsOptions* options, const Config& config) {
-  if (!config.user.empty())
-    set(::natsOptions_SetUserInfo(options, config.user.c_str(), config.password.c_str()), "--user");
-  if (!config.credentials.empty()) {
-    if (::access(config.credentials.c_str(), R_OK) != 0)
-      throw BridgeError(fmt::format("cannot read the credentials in {}: {}", config.credentials,
-                                    ::strerrorname_np(errno)));
-    set(::natsOptions_SetUserCredentialsFromFiles(options, config.credentials.c_str(), nullptr),
-        "--creds");
-  }
-  const bool scheme = std::any_of(config.servers.begin(), config.servers.end(),
-                                  [](const std::string& url) { return url.starts_with("tls:"); });
-  if (config.tls_ca.empty() && config.tls_certificate.empty() && !scheme) return;
-  set(::natsOptions_SetSecure(options, true), "TLS");
-  if (!config.tls_ca.empty()) {
-    if (::natsOptions_LoadCATrustedCertificates(options, config.tls_ca.c_str()) != NATS_OK)
-      throw BridgeError(fmt::format("--tls-ca {}: not a file of certificates in PEM ({})",
-                                    config.tls_ca, last_error()));
-  }
-  if (!config.tls_certificate.empty() &&
-      ::natsOptions_LoadCertificatesChain(options, config.tls_certificate.c_str(),
-                                          config.tls_key.c_str()) != NATS_OK)
-    throw BridgeError(
-        fmt::format("--tls-cert {} and --tls-key {}: not a certificate and its key in PEM ({})",
-                    config.tls_certificate, config.tls_key, last_error()));
-}
 
 // Where `Permissions Violation for Publish to "a.b"` says it.
 std::string subject_in(const std::string& text) {
@@ -190,6 +109,7 @@ Connection::Connection(const Config& config, Reads reads)
           std::chrono::duration<double>(config.connect_bound_s))),
       ping_(
           std::max<std::int64_t>(static_cast<std::int64_t>(config.death_bound_s * 1000 / 4), 100)),
+      again_(std::clamp(kPings * ping_, kLeastToConnect, kMostToConnect)),
       signs_(!config.credentials.empty()),
       most_pending_(std::clamp<std::uint64_t>(config.memory_mib << 20, kLongest,
                                               std::numeric_limits<int>::max())),
@@ -210,8 +130,6 @@ Connection::Connection(const Config& config, Reads reads)
   // so much to send that its answers to pings come late is dead.
   set(::natsOptions_SetPingInterval(options, ping_.count()), "ping");
   set(::natsOptions_SetMaxPingsOut(options, std::numeric_limits<int>::max()), "ping");
-  set(::natsOptions_SetTimeout(options, static_cast<std::int64_t>(config.connect_bound_s * 1000)),
-      "timeout");
   set(::natsOptions_SetSendAsap(options, true), "options");
   set(::natsOptions_SetAllowReconnect(options, false), "options");
   set(::natsOptions_SetDiscoveredServersCB(options, &Callbacks::discovered, this), "options");
@@ -225,39 +143,14 @@ Connection::Connection(const Config& config, Reads reads)
   set(::natsInbox_Create(&inbox), "inbox");
   prefix_ = config.inbox + std::string(inbox).substr(std::string_view("_INBOX").size()) + ".";
   ::natsInbox_Destroy(inbox);
-  natsStatus status = NATS_OK;
-  link_ = connect(status);
-  if (!link_) connect_failed(config, status);
+  Refusal refusal;
+  link_ = connect(
+      std::max(std::chrono::duration_cast<std::chrono::milliseconds>(patience_), kLeastToConnect),
+      refusal);
+  if (!link_) connect_failed(config, refusal);
 }
 
 Connection::~Connection() { close(); }
-
-// Null where none of the servers can be reached.
-std::shared_ptr<Link> Connection::connect(natsStatus& status) {
-  std::vector<std::string> servers;
-  {
-    const std::lock_guard guard(lock_);
-    servers = servers_;
-    servers.insert(servers.end(), told_of_.begin(), told_of_.end());
-  }
-  std::vector<const char*> urls;
-  for (const std::string& url : servers) urls.push_back(url.c_str());
-  set(::natsOptions_SetServers(options_.get(), urls.data(), static_cast<int>(urls.size())),
-      "--nats");
-  natsConnection* made = nullptr;
-  // One in 256 of the signatures that libnats 3.4 makes is refused, whoever signs.
-  for (int tries = 0; tries < 3; ++tries) {
-    status = ::natsConnection_Connect(&made, options_.get());
-    if (status != NATS_CONNECTION_AUTH_FAILED || !signs_) break;
-  }
-  if (status != NATS_OK) return nullptr;
-  auto link = std::make_shared<Link>();
-  link->attached = std::move(attached_);
-  link->connection.reset(made);
-  link->number = ++links_;
-  know(made);
-  return link;
-}
 
 // The servers of the cluster that this one tells of. One that is alone now tells of none; the
 // others may be back when it is lost.
@@ -314,11 +207,12 @@ void Connection::keep_connected() noexcept {
                         [this] { return closing_.load(); });
     }
     if (closing_) return;
-    natsStatus status = NATS_OK;
+    bool made = false;
     try {
-      set(::natsOptions_SetTimeout(options_.get(), kAgainMs), "timeout");
-      auto fresh = connect(status);
-      if (fresh) {
+      Refusal refusal;
+      auto fresh = connect(again_, refusal);
+      made = fresh != nullptr;
+      if (made) {
         listen_on(*fresh);
         const std::lock_guard guard(link_lock_);
         reading_ = false;
@@ -328,8 +222,8 @@ void Connection::keep_connected() noexcept {
       // It is closed already, or memory is short.
       continue;
     }
-    attempts = status == NATS_OK ? 0 : attempts + 1;
-    if (status == NATS_OK) up();
+    attempts = made ? 0 : attempts + 1;
+    if (made) up();
   }
 }
 

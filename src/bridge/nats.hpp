@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "bridge/bridge.hpp"
+#include "bridge/connect.hpp"
 #include "bridge/wire.hpp"
 
 namespace farcall::bridge {
@@ -204,7 +205,9 @@ class Connection {
 
  private:
   struct Callbacks;  // of libnats
-  std::shared_ptr<Link> connect(natsStatus& status);
+  std::shared_ptr<Link> connect(std::chrono::milliseconds most, Refusal& refusal);
+  natsConnection* connect_to(const std::string& url, std::chrono::milliseconds most,
+                             Refusal& refusal);
   [[nodiscard]] std::shared_ptr<Link> link() const noexcept {
     const std::lock_guard guard(link_lock_);
     return link_;
@@ -234,7 +237,9 @@ class Connection {
   const std::string domain_;
   const Reads reads_;
   const Clock::duration patience_;
-  const std::chrono::milliseconds ping_;                                     // between two
+  static constexpr int kPings = 3;         // so many without an answer, and the server is dead
+  const std::chrono::milliseconds ping_;   // between two
+  const std::chrono::milliseconds again_;  // for each server, when one has been lost
   std::unique_ptr<natsStatistics, Destroy<natsStatistics_Destroy>> counts_;  // the reader's
   std::uint64_t counted_ = 0;                                                // link; likewise
   std::uint64_t came_before_ = 0;                                            // by earlier links

@@ -20,8 +20,6 @@ namespace {
 constexpr std::size_t kMostQueued = std::size_t{1} << 20;  // bytes; then publishers wait
 constexpr unsigned kRounds = 4;  // of others' messages that one thread sends; then the reader does
 
-constexpr int kPings = 3;  // so many without an answer, and the server is dead
-
 // Who reads is interrupted where it has to end before.
 constexpr std::chrono::seconds kReadFor{10};
 

@@ -11,7 +11,12 @@
 
 namespace farcall::compare {
 std::string find_library() {
-  const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  std::error_code none;
+  const auto here = std::filesystem::read_symlink("/proc/self/exe", none).parent_path();
+  if (none)
+    throw SystemError(none.value(),
+                      "read /proc/self/exe, beside which the library is looked for "
+                      "(mount -t proc proc /proc)");
   for (const auto& place : {here / "src/preload", here / ".." / FARCALL_LIBDIR / "farcall",
                             std::filesystem::path(FARCALL_FULL_LIBDIR) / "farcall"}) {
     std::error_code unreachable;  // then it is not there

@@ -15,6 +15,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -38,6 +39,12 @@ std::map<const CLI::Option*, std::string>& suggestions() {
 // The commands that run a program.
 std::set<const CLI::App*>& runs_programs() {
   static std::set<const CLI::App*> all;
+  return all;
+}
+
+// The options whose values are lists with commas.
+std::set<const CLI::Option*>& lists() {
+  static std::set<const CLI::Option*> all;
   return all;
 }
 
@@ -151,29 +158,85 @@ std::vector<std::string> words(int argc, char** argv) {
   return all;
 }
 
-// A first word that is no command, which CLI11 would take for a value too many, or overlook beside
-// --help.
-bool knows_command(const CLI::App& app, const std::vector<std::string>& all) {
+// A word that is no command, where there has to be one. CLI11 would take it for a value too many,
+// or overlook it beside --help.
+bool knows_command(const CLI::App& app, std::span<const std::string> all) {
   if (all.empty() || all[0].empty() || all[0].starts_with('-')) return true;
   const auto is_named = [&](const CLI::App* each) { return each->get_name() == all[0]; };
-  if (!app.get_subcommands(is_named).empty()) return true;
+  const auto named = app.get_subcommands(is_named);
+  if (!named.empty())
+    return named[0]->get_require_subcommand_min() == 0 || knows_command(*named[0], all.subspan(1));
   std::string known;
   for (const CommandOutline& each : outline_of(app).subcommands)
     known += (known.empty() ? "" : ", ") + each.name;
-  say("farcall: there is no command '{}'; there are: {}\n", all[0], known);
+  const std::string group = app.get_parent() != nullptr ? app.get_name() + " " : "";
+  say("farcall: there is no command '{}{}'; there are: {}\n", group, all[0], known);
   return false;
 }
 
-// Prints the help that was asked for, or what is wrong.
-int exit_of(const CLI::App& app, const CLI::ParseError& error) {
+struct UsedOption {
+  const CLI::App* command;
+  const CLI::Option* option;  // null: it has none of that name
+  std::string name;
+  std::string value;
+};
+
+// Those before `--`.
+std::vector<UsedOption> used_options(const CLI::App& root, const std::vector<std::string>& all) {
+  std::vector<UsedOption> used;
+  const CLI::App* command = &root;
+  for (std::size_t at = 0; at < all.size() && all[at] != "--"; ++at) {
+    const std::string& word = all[at];
+    if (!word.starts_with('-') || word == "-") {
+      const auto is_named = [&](const CLI::App* each) { return each->get_name() == word; };
+      if (const auto named = command->get_subcommands(is_named); !named.empty()) command = named[0];
+      continue;
+    }
+    const bool is_long = word.starts_with("--");
+    const std::size_t end = std::min(is_long ? word.find('=') : 2, word.size());
+    UsedOption found{command, nullptr, word.substr(0, end), {}};
+    found.option = command->get_option_no_throw(found.name);
+    if (end < word.size())
+      found.value = word.substr(is_long ? end + 1 : end);
+    else if (found.option != nullptr && found.option->get_items_expected_max() > 0 &&
+             at + 1 < all.size())
+      found.value = all[++at];
+    used.push_back(std::move(found));
+  }
+  return used;
+}
+
+// CLI11 leaves out what is empty between two commas.
+bool lists_are_whole(const CLI::App& app, const std::vector<std::string>& all) {
+  for (const UsedOption& each : used_options(app, all))
+    if (lists().contains(each.option) && ("," + each.value + ",").find(",,") != std::string::npos) {
+      say("farcall: {}: '{}' has an empty part\n", each.name, each.value);
+      return false;
+    }
+  return true;
+}
+
+// Prints the help that was asked for, or what is wrong: an unknown option first of all, which CLI11
+// has found after what is missing.
+int exit_of(const CLI::App& app, const std::vector<std::string>& all,
+            const CLI::ParseError& error) {
   std::ostringstream help;
   std::ostringstream wrong;
   const int code = app.exit(error, help, wrong);
   (void)std::fputs(help.str().c_str(), stdout);
+  if (code == 0) return kSuccess;
+  for (const UsedOption& each : used_options(app, all))
+    if (each.option == nullptr) {
+      const std::string name = each.command->get_name();
+      const bool is_root = each.command->get_parent() == nullptr;
+      say("farcall: {}there is no option '{}'\nRun with --help for more information.\n",
+          is_root ? "" : name + ": ", each.name);
+      return kUsage;
+    }
   std::string text = wrong.str();
   std::erase(text, kAsItIs);
-  say("{}", text);
-  return code == 0 ? kSuccess : kUsage;
+  say("farcall: {}", text);
+  return kUsage;
 }
 
 // `error`: 0 where it is no longer known.
@@ -200,6 +263,7 @@ Option Option::required() const {
 }
 
 Option Option::separated_by_commas() const {
+  lists().insert(option_);
   // One word each time: what follows is somebody else's.
   option_->delimiter(',')->allow_extra_args(false);
   return *this;
@@ -305,15 +369,16 @@ CommandLine::CommandLine(const char* name, const char* version, const char* desc
 CommandLine::~CommandLine() = default;
 
 int CommandLine::run(int argc, char** argv, const int& exit_code) {
+  std::vector<std::string> all;
   try {
-    std::vector<std::string> all = words(argc, argv);
-    if (!knows_command(*app_, all)) return kUsage;
-    all = encoded(std::move(all));
-    std::ranges::reverse(all);  // CLI11 takes them from the end
-    app_->parse(std::move(all));
+    all = words(argc, argv);
+    if (!knows_command(*app_, all) || !lists_are_whole(*app_, all)) return kUsage;
+    std::vector<std::string> reversed = encoded(all);
+    std::ranges::reverse(reversed);  // CLI11 takes them from the end
+    app_->parse(std::move(reversed));
     return with_output_written(exit_code);
   } catch (const CLI::ParseError& error) {
-    return with_output_written(exit_of(*app_, error));
+    return with_output_written(exit_of(*app_, all, error));
   } catch (const std::system_error& error) {
     // What prints says of no file which one it is.
     if (std::ferror(stdout) != 0) return output_lost(error.code().value());

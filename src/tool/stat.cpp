@@ -175,7 +175,9 @@ std::vector<Process> find(const Stat& stat, std::string& reason) {
         reason =
             fmt::format("the memory of process {} cannot be read: it keeps waiting who does", *pid);
         break;
-      case watch::Seen::gone: reason = fmt::format("there is no process {}", *pid); break;
+      case watch::Seen::gone:
+        reason = watch::unless_no_proc(fmt::format("there is no process {}", *pid));
+        break;
     }
     return found;
   }

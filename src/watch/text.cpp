@@ -2,9 +2,12 @@
 #include "watch/text.hpp"
 
 #include <arpa/inet.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <utility>
 
 namespace farcall::watch {
 namespace {
@@ -89,6 +92,19 @@ const char* to_text(observe::Kind kind) noexcept {
     case observe::Kind::count_: break;
   }
   return "unknown";
+}
+
+std::string program_of(std::string_view pid) {
+  if (!std::ranges::all_of(pid, [](char c) { return c >= '0' && c <= '9'; })) return "?";
+  std::ifstream file("/proc/" + std::string(pid) + "/comm");
+  std::string name;
+  std::getline(file, name);
+  return name.empty() ? "?" : printable(name);
+}
+
+std::string unless_no_proc(std::string gone) {
+  if (::access("/proc/self", F_OK) == 0) return gone;
+  return "/proc is not there (mount -t proc proc /proc)";
 }
 
 const char* to_text(observe::Role role) noexcept {

@@ -185,7 +185,7 @@ std::unique_ptr<Program> start_bridge(const Scratch& scratch, const std::string&
   words.insert(words.end(), options.begin(), options.end());
   auto program = std::make_unique<Program>(words, scratch.file(name + ".log"), on);
   eventually([&] {
-    return program->said().find("are served") != std::string::npos || program->wait(0) >= 0;
+    return program->said().find(" served") != std::string::npos || program->wait(0) >= 0;
   });
   return program;
 }

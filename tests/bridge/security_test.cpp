@@ -50,13 +50,13 @@ class BridgeSecurity : public testing::Test {
     if (const std::string reason = no_nats(); !reason.empty()) GTEST_SKIP() << reason;
   }
   // What the bridge says that does not come up.
-  std::string refusal(Options options) {
+  std::string refusal(Options options, int code = 1) {
     ::unlink(scratch_.file("rdoor").c_str());
     options.insert(options.end(),
                    {"--export", "door:" + scratch_.file("door") + "=d.v1", "--connect-bound", "10",
                     "--import", "e.v1=door:" + scratch_.file("rdoor")});
     const auto bridge = start_bridge(scratch_, own("refused"), options);
-    EXPECT_EQ(bridge->wait(30), 1) << bridge->said();
+    EXPECT_EQ(bridge->wait(30), code) << bridge->said();
     EXPECT_NE(::access(scratch_.file("rdoor").c_str(), F_OK), 0) << "nothing is half started";
     return bridge->said();
   }
@@ -113,6 +113,13 @@ TEST_F(BridgeSecurity, ACertificateOfAnotherAuthorityIsRefused) {
   const Nats nats(scratch_, tls());
   const std::string said = refusal({"--nats", nats.url("tls"), "--tls-ca", certificate("other")});
   expect_says(said, "not signed by the authority in --tls-ca");
+  expect_says(refusal({"--nats", nats.url("tls")}), "give the one that has in --tls-ca");
+}
+
+TEST_F(BridgeSecurity, ACertificateOfAnotherHostIsRefused) {
+  const Nats nats(scratch_, tls(), {}, "127.0.0.2");
+  expect_says(refusal({"--nats", nats.url("tls"), "--tls-ca", certificate("ca")}),
+              "certificate is for another host: name in --nats the one that it is for");
 }
 
 TEST_F(BridgeSecurity, AServerThatWantsTlsIsNotSpokenToInClear) {
@@ -129,9 +136,34 @@ TEST_F(BridgeSecurity, WrongCredentialsAreSaid) {
                   scratch_.write("password", "right\n")});
 }
 
-TEST_F(BridgeSecurity, AFileOfCredentialsThatIsNoneIsSaid) {
-  const Nats nats(scratch_);
-  expect_says(refusal({"--nats", nats.url(), "--creds", scratch_.file("nothing")}), "ENOENT");
+// What no other attempt would mend is a fault of the configuration.
+TEST_F(BridgeSecurity, AFileThatCannotBeUsedIsSaidByName) {
+  const std::string gone = scratch_.file("nothing");
+  const std::string letter = scratch_.write("letter", "Dear server, let me in.\n");
+  const Options server{"--nats", "nats://127.0.0.1:1"};
+  const auto with = [&](const Options& more) {
+    Options all = server;
+    all.insert(all.end(), more.begin(), more.end());
+    return refusal(all, 2);
+  };
+  for (const std::string option : {"--creds", "--tls-ca", "--password-file"}) {
+    expect_says(with({option, gone}), "ENOENT");
+    expect_says(with({option, scratch_.file("")}), "EISDIR");
+  }
+  const std::string key = certificate("client-key");
+  expect_says(with({"--tls-cert", gone, "--tls-key", key}), "ENOENT");
+  expect_says(with({"--tls-cert", certificate("client"), "--tls-key", gone}), "ENOENT");
+  expect_says(with({"--tls-ca", letter}), "not a file of certificates");
+  expect_says(with({"--tls-cert", letter, "--tls-key", key}), "not a certificate and its key");
+  expect_says(with({"--password-file", "/dev/zero"}), "EFBIG");
+}
+
+TEST_F(BridgeSecurity, AUrlThatIsNoServersIsSaid) {
+  for (const std::string url : {"http://127.0.0.1:1", "nats://", "nats://:1", "nats://a:b",
+                                "nats://127.0.0.1:99999", "tls://127.0.0.1:0", ""})
+    expect_says(refusal({"--nats", url}, 2), "'" + url + "' is no server of NATS");
+  for (const std::string url : {"127.0.0.1:1", "nats://u:p@127.0.0.1:1", "nats://[::1]:1"})
+    expect_says(refusal({"--nats", url}), "no NATS server answers there");
 }
 
 TEST_F(BridgeSecurity, SignedCredentialsServeAndThoseOfOthersAreRefused) {

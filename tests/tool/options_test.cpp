@@ -9,6 +9,7 @@
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compare/row.hpp"
@@ -39,6 +40,26 @@ TEST(Farcall, NamesTheCommandsThereAreForOneThatIsNot) {
         << finished.err;
     EXPECT_NE(finished.err.find("doctor"), std::string::npos) << finished.err;
     EXPECT_EQ(finished.err.find("compare-slot"), std::string::npos) << finished.err;
+  }
+}
+
+TEST(Farcall, SaysWhatIsWrongWithACommandLine) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"capture", "--bogus"}, "capture: there is no option '--bogus'\n"},
+      {{"capture", "-w", "/dev/null", "-p", "1,,2"}, "-p: '1,,2' has an empty part\n"},
+      {{"capture"}, "--write is required\n"},
+      {{"run", "--bogus", "true"}, "run: there is no option '--bogus'\n"},
+      {{"door", "nosuch"}, "there is no command 'door nosuch'; there are: info, call, serve\n"},
+      {{"channel", "nosuch", "--help"},
+       "there is no command 'channel nosuch'; there are: list, send\n"},
+      {{"channel", "send", "--pulse", "1", "nobody", "data"}, "DATA excludes --pulse\n"},
+  };
+  const std::string help = run_farcall({"--help"}).out;
+  for (const auto& [words, why] : wrong) {
+    if (help.find("\n  " + words[0] + " ") == std::string::npos) continue;  // built without it
+    const Finished finished = run_farcall(words);
+    EXPECT_EQ(finished.code, 2) << why;
+    EXPECT_EQ(finished.err.rfind("farcall: " + why, 0), 0U) << why << finished.err;
   }
 }
 

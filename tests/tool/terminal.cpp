@@ -13,6 +13,7 @@
 #include <utmp.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
@@ -49,7 +50,7 @@ void lead_job() {
 }  // namespace
 
 TestTerminal::TestTerminal(const std::vector<std::string>& arguments, unsigned short width,
-                           unsigned short height, Leader leader)
+                           unsigned short height, Leader leader, const char* kind)
     : lines_(height), height_(height) {
   winsize size{};
   size.ws_col = width;
@@ -60,6 +61,7 @@ TestTerminal::TestTerminal(const std::vector<std::string>& arguments, unsigned s
   pid_ = ::fork();
   if (pid_ != 0) return;
   ::login_tty(slave_);
+  ::setenv("TERM", kind, 1);
   if (leader == Leader::shell) lead_job();
   std::vector<char*> argv{const_cast<char*>(FARCALL_COMMAND)};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));

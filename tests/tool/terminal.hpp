@@ -17,7 +17,8 @@ class TestTerminal {
   // a shell, whose job the command is, and which stops, continues and ends with it.
   enum class Leader { command, shell };
   explicit TestTerminal(const std::vector<std::string>& arguments, unsigned short width = 160,
-                        unsigned short height = 30, Leader leader = Leader::command);
+                        unsigned short height = 30, Leader leader = Leader::command,
+                        const char* kind = "xterm");
   ~TestTerminal();
   TestTerminal(const TestTerminal&) = delete;
   TestTerminal& operator=(const TestTerminal&) = delete;

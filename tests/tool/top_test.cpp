@@ -223,6 +223,14 @@ TEST(TopCommand, SaysWhatItNeedsATerminalFor) {
   EXPECT_EQ(run_farcall({"top", "--output", "x"}).code, 2);
 }
 
+TEST(TopCommand, SaysSoOnATerminalThatCannotMoveItsCursor) {
+  for (const char* const kind : {"dumb", ""}) {
+    TestTerminal terminal({"top"}, 160, 30, TestTerminal::Leader::command, kind);
+    EXPECT_TRUE(terminal.shows("--once")) << kind;
+    EXPECT_EQ(terminal.wait(), 1 << 8) << kind;
+  }
+}
+
 TEST(TopCommand, ShowsALineForEachFlow) {
   News news;
   TestTerminal terminal({"top", "--interval", "0.1", "--filter", news.name});

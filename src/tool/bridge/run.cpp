@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include "tool/bridge/bridge.hpp"
@@ -43,6 +45,42 @@ void notify(const std::string& state) {
                  static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length));
   ::close(fd);
 }
+
+// Waits for a signal that ends the process, from the beginning on: who starts may have to wait for
+// a server of the cluster, and nobody is to wait for that with it.
+class End {
+ public:
+  End() {
+    ::sigemptyset(&signals_);
+    for (const int signal : end_signals()) ::sigaddset(&signals_, signal);
+    ::pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    std::thread([this] {
+      int signal = 0;
+      while (::sigwait(&signals_, &signal) != 0) continue;
+      notify("STOPPING=1");
+      const std::lock_guard guard(lock_);
+      if (!waits_) ::_exit(kSuccess);
+      came_ = true;
+      changed_.notify_all();
+    }).detach();
+  }
+  // From now on the process ends when it has waited.
+  void will_wait() {
+    const std::lock_guard guard(lock_);
+    waits_ = true;
+  }
+  void wait() {
+    std::unique_lock guard(lock_);
+    changed_.wait(guard, [this] { return came_; });
+  }
+
+ private:
+  sigset_t signals_{};
+  std::mutex lock_;  // protects what follows
+  std::condition_variable changed_;
+  bool waits_ = false;
+  bool came_ = false;
+};
 
 // Whoever is still waited for then: a local server may keep the thread that calls it, whatever it
 // is told; a server of the cluster may take its time to be connected to.
@@ -82,6 +120,20 @@ Config configuration(const Options& options) {
   return config;
 }
 
+void serve(const Config& config) {
+  static End& end = *new End;  // its thread goes on until the process ends
+  Bridge bridge(config, [] { end.will_wait(); });
+  const std::string served = fmt::format(
+      "{}", config.names.size() == 1 ? "1 name is served"
+                                     : fmt::format("{} names are served", config.names.size()));
+  notify("READY=1\nSTATUS=" + served);
+  say("farcall: {}\n", served);
+  end.wait();
+  end_within(kDrain + kPatience);
+  bridge.drain(std::chrono::duration<double>(kDrain).count());
+  end_within(kPatience);
+}
+
 }  // namespace
 
 ExitCode run(const Options& options) {
@@ -95,26 +147,18 @@ ExitCode run(const Options& options) {
     say("farcall: {}\n", error.what());
     return kUsage;
   }
-  sigset_t ends;
-  ::sigemptyset(&ends);
-  for (const int signal : end_signals()) ::sigaddset(&ends, signal);
-  ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
-  if (options.check) {
-    farcall::bridge::check(config);
-    fmt::print("the configuration is right, and the cluster permits it\n");
-    return kSuccess;
+  try {
+    if (options.check) {
+      farcall::bridge::check(config);
+      fmt::print("the configuration is right, and the cluster permits it\n");
+    } else {
+      serve(config);
+    }
+  } catch (const farcall::bridge::ConfigurationError& error) {
+    say("farcall: {}\n", error.what());
+    return kUsage;
   }
-  Bridge bridge(config);
-  const std::string served = fmt::format("{} names are served", config.names.size());
-  notify("READY=1\nSTATUS=" + served);
-  say("farcall: {}\n", served);
-  int signal = 0;
-  while (::sigwait(&ends, &signal) != 0) continue;
-  notify("STOPPING=1");
-  end_within(kDrain + kPatience);
-  bridge.drain(std::chrono::duration<double>(kDrain).count());
-  end_within(kPatience);
   return kSuccess;
 }
 

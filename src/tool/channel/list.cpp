@@ -4,7 +4,6 @@
 // debugfs.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <map>
@@ -31,14 +30,6 @@ std::string text_of(Call call) {
     text.resize(static_cast<std::size_t>(size));
     if (whole) return text;
   }
-}
-
-std::string command_of(const std::string& pid) {
-  if (!std::ranges::all_of(pid, [](char c) { return c >= '0' && c <= '9'; })) return "?";
-  std::ifstream file("/proc/" + pid + "/comm");
-  std::string name;
-  std::getline(file, name);
-  return name.empty() ? "?" : watch::printable(name);
 }
 
 // "word value word value ..." after the first word.
@@ -94,7 +85,7 @@ void print_threads(Described& channel) {
     const auto rest = pairs(line);
     const std::string on = state == "receive-blocked" ? "" : " on " + channel.about["server"];
     const auto priority = rest.find("priority");
-    fmt::print("  {:<15} {} {} ({}){}{}\n", state, pid, tid, command_of(pid), on,
+    fmt::print("  {:<15} {} {} ({}){}{}\n", state, pid, tid, watch::program_of(pid), on,
                priority == rest.end() ? "" : ", priority " + priority->second);
   }
 }
@@ -123,7 +114,7 @@ int list(bool threads) {
     try {
       Described channel = describe(name);
       fmt::print("{:<28} {:>7} {:<15} {:<7} {:>5} {:>5} {:>5} {:>9} {:>9} {:>7} {:>5}\n",
-                 channel.name, channel.about["server"], command_of(channel.about["server"]),
+                 channel.name, channel.about["server"], watch::program_of(channel.about["server"]),
                  channel.about["engine"], channel.blocked["receive-blocked"],
                  channel.blocked["send-blocked"], channel.blocked["reply-blocked"],
                  channel.counters["messages"], channel.counters["replies"],

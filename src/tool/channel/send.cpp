@@ -18,21 +18,10 @@
 #include "tool/channel/channel.hpp"
 #include "tool/exit_code.hpp"
 #include "tool/say.hpp"
+#include "tool/standard_input.hpp"
 
 namespace farcall::tool::channel {
 namespace {
-
-std::string standard_input() {
-  std::string all;
-  std::array<char, 65536> piece;
-  for (;;) {
-    const ssize_t size = ::read(STDIN_FILENO, piece.data(), piece.size());
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) throw_errno("read standard input");
-    if (size == 0) return all;
-    all.append(piece.data(), static_cast<std::size_t>(size));
-  }
-}
 
 // May be more than there are nanoseconds to count.
 std::chrono::nanoseconds duration_of(double seconds) {

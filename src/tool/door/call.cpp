@@ -15,21 +15,10 @@
 #include "tool/door/status.hpp"
 #include "tool/exit_code.hpp"
 #include "tool/say.hpp"
+#include "tool/standard_input.hpp"
 
 namespace farcall::tool::door {
 namespace {
-
-std::string standard_input() {
-  std::string all;
-  std::array<char, 65536> piece;
-  while (true) {
-    const ssize_t size = ::read(STDIN_FILENO, piece.data(), piece.size());
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) throw DoorError(errno, "read standard input");
-    if (size == 0) return all;
-    all.append(piece.data(), static_cast<std::size_t>(size));
-  }
-}
 
 void wait_for_door(const std::string& path, double seconds) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);

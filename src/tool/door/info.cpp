@@ -5,11 +5,6 @@
 //
 //   @farcall/door/<id>/<attributes>/<one of many descriptors>        all hexadecimal
 #include <fmt/format.h>
-#include <linux/netlink.h>
-#include <linux/rtnetlink.h>
-#include <linux/sock_diag.h>
-#include <linux/unix_diag.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +18,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "doctor/sockets.hpp"
 #include "farcall/door.hpp"
 #include "tool/door/door.hpp"
 #include "watch/text.hpp"
@@ -60,10 +56,7 @@ std::string attributes(unsigned bits) {
 }
 
 std::string program_of(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/comm", pid));
-  std::string name;
-  std::getline(file, name);
-  return fmt::format("{}[{}]", name.empty() ? "?" : watch::printable(name), pid);
+  return fmt::format("{}[{}]", watch::program_of(std::to_string(pid)), pid);
 }
 
 std::string limit(std::size_t value, std::size_t none) {
@@ -140,45 +133,14 @@ std::map<int, Inode> sockets_of(pid_t pid) {
 
 // The socket at the other end, as the kernel's socket monitoring tells; 0 where there is none.
 Inode peer_of(Inode inode) {
-  const DoorDescriptor netlink(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
-  if (!netlink) return 0;
-  struct {
-    nlmsghdr header;
-    unix_diag_req request;
-  } question{};
-  question.header = {.nlmsg_len = sizeof question,
-                     .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-                     .nlmsg_flags = NLM_F_REQUEST,
-                     .nlmsg_seq = 1,
-                     .nlmsg_pid = 0};
-  question.request.sdiag_family = AF_UNIX;
-  question.request.udiag_states = UINT32_MAX;
-  question.request.udiag_ino = static_cast<std::uint32_t>(inode);
-  question.request.udiag_show = UDIAG_SHOW_PEER;
-  question.request.udiag_cookie[0] = UINT32_MAX;  // any
-  question.request.udiag_cookie[1] = UINT32_MAX;
-  if (::send(netlink.get(), &question, sizeof question, 0) != sizeof question) return 0;
-
-  alignas(nlmsghdr) std::array<std::byte, 8192> answer{};
-  ssize_t left = ::recv(netlink.get(), answer.data(), answer.size(), 0);
-  if (left < static_cast<ssize_t>(NLMSG_LENGTH(sizeof(unix_diag_msg)))) return 0;
-  const auto* const header = reinterpret_cast<const nlmsghdr*>(answer.data());
-  if (header->nlmsg_type != SOCK_DIAG_BY_FAMILY) return 0;
-  // One attribute after another: length, type, and what is padded to 4 bytes.
-  for (std::size_t at = NLMSG_LENGTH(sizeof(unix_diag_msg));
-       at + sizeof(rtattr) <= std::min<std::size_t>(header->nlmsg_len, answer.size());) {
-    rtattr attribute{};
-    ::memcpy(&attribute, answer.data() + at, sizeof attribute);
-    if (attribute.rta_type == UNIX_DIAG_PEER &&
-        attribute.rta_len >= sizeof attribute + sizeof(std::uint32_t)) {
-      std::uint32_t peer = 0;
-      ::memcpy(&peer, answer.data() + at + sizeof attribute, sizeof peer);
-      return peer;
-    }
-    if (attribute.rta_len < sizeof attribute) return 0;
-    at += (attribute.rta_len + 3U) & ~std::size_t{3};
-  }
-  return 0;
+  static const std::unordered_map<Inode, Inode> peers = [] {
+    std::unordered_map<Inode, Inode> all;
+    for (const doctor::UnixSocket& each : doctor::ask_for_unix_sockets())
+      all.emplace(each.number, each.peer);
+    return all;
+  }();
+  const auto found = peers.find(inode);
+  return found != peers.end() ? found->second : 0;
 }
 
 // Who holds which socket, as far as the caller may look.
@@ -215,11 +177,13 @@ std::string describe_process(pid_t pid) {
     sockets = sockets_of(pid);
   } catch (const fs::filesystem_error& error) {
     const int code = error.code().value();
+    const std::string why =
+        code == ENOENT
+            ? watch::unless_no_proc(fmt::format("there is none; a path? write ./{}", pid))
+        : code == EACCES ? "it belongs to somebody else; ask root"
+                         : "";
     throw DoorError(code, fmt::format("look at process {}{}", pid,
-                                      code == ENOENT ? " (there is none; a path? write ./" +
-                                                           std::to_string(pid) + ")"
-                                      : code == EACCES ? " (it belongs to somebody else; ask root)"
-                                                       : ""));
+                                      why.empty() ? "" : fmt::format(" ({})", why)));
   }
   const auto doors = named_sockets(pid);
   std::string text = fmt::format("{}:\n", program_of(pid));

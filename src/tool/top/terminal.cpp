@@ -71,6 +71,11 @@ sigset_t read_signals() {
 Terminal::Terminal() {
   if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0)
     throw SystemError(ENOTTY, "farcall top needs a terminal (else: --once, --json, --prometheus)");
+  const char* const kind = std::getenv("TERM");
+  if (kind == nullptr || *kind == '\0' || std::string_view(kind) == "dumb")
+    throw SystemError(ENOTTY,
+                      "farcall top needs a terminal that moves its cursor, and TERM says "
+                      "that this one does not (else: --once, --json, --prometheus)");
   if (::tcgetattr(STDIN_FILENO, &before) != 0) throw_errno("tcgetattr");
   const sigset_t set = read_signals();
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
