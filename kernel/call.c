@@ -21,7 +21,7 @@ void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, i
 	call->taker = NULL;
 	call->taker_tid = 0;
 	call->outcome = 0;
-	call->interrupted = false;
+	call->interrupted = 0;
 	call->unblocked = false;
 	call->settled = false;
 	call->abandoned = false;
@@ -51,7 +51,7 @@ void stplr_call_notify_locked(struct stplr_call *call, struct stplr_waker *waker
 	if (stplr_call_over_locked(call))
 		/* Pairs with the sender's look before it takes the lock. */
 		smp_store_release(&call->settled, true);
-	if (call->settled || call->interrupted)
+	if (call->settled)
 		stplr_waiter_notify(&call->sender, waker);
 }
 
@@ -137,21 +137,38 @@ int stplr_call_touch(struct stplr_call *call)
 		err = -ESRCH;
 	else if (call->away)
 		err = -EBUSY;
+	else if (call->interrupted)
+		err = -EINPROGRESS;
 	else
 		call->touching++;
 	spin_unlock(&call->port->lock);
 	return err;
 }
 
+/* The sender has waited for this to leave. As it may be slow to run, it does not do so itself. */
+static void leave_at_last_locked(struct stplr_call *call, struct stplr_waker *sender,
+				 struct stplr_waker *other)
+{
+	const int why = call->interrupted;
+	bool ended;
+
+	call->interrupted = 0;
+	if (stplr_call_leave_locked(call, why, false, &ended, other))
+		stplr_waiter_notify(&call->sender, sender);
+}
+
 void stplr_call_untouch(struct stplr_call *call)
 {
-	struct stplr_waker waker;
+	struct stplr_waker sender, other = {};
 
 	spin_lock(&call->port->lock);
 	call->touching--;
-	stplr_call_notify_locked(call, &waker);
+	stplr_call_notify_locked(call, &sender);
+	if (call->interrupted && !call->touching && !call->settled && !call->abandoned)
+		leave_at_last_locked(call, &sender, &other);
 	spin_unlock(&call->port->lock);
-	stplr_waker_run(&waker, false);
+	stplr_waker_run(&other, false);
+	stplr_waker_run(&sender, false);
 }
 
 bool stplr_call_taken(struct stplr_call *call)

@@ -29,8 +29,9 @@
  *   Whoever is busy with a call (TAKEN, ANSWERING, or a read or write between them) may wait for
  *   memory of its own for as long as it likes, so the sender does not wait for that. It does wait
  *   for who touches its memory at this moment, between touch and untouch, where nobody sleeps for
- *   anything that a program decides; and for an answer to be whole: of others that write to it, too,
- *   for as long as it would have waited for the answer. Whoever is still busy with a call that is over
+ *   anything that a program decides. Nobody else begins to meanwhile, and the last of them does in its place
+ *   what it would do: it leaves, or the server is told. And it waits for an answer to be whole: for others
+ *   that write to it, too, for as long as it would have waited for the answer. Whoever is still busy with a call that is over
  *   finds that out when it wants to touch the sender's memory once more.
  *
  * Nobody but the sender waits for pages of the sender to come. Who is busy and misses some asks the
@@ -83,9 +84,9 @@ struct stplr_call {
 	const void *taker; /* who may answer it; compared here, and followed by ops->left alone */
 	int taker_tid; /* which thread of it received it, for people to read */
 	int outcome; /* of the sender's wait, once DONE */
+	int interrupted; /* why the sender wants to leave once nobody touches its memory; 0: it does not */
 	u8 state; /* enum stplr_call_state */
 	bool wants_reply;
-	bool interrupted; /* the sender wants to leave as soon as nobody touches its memory */
 	bool unblocked; /* the server has been told so, or that it has left */
 	bool settled; /* over and not touched; set with release, for the sender to read */
 	bool abandoned; /* the sender has left; nobody to wake */
@@ -247,7 +248,8 @@ void stplr_call_return(struct stplr_call *call, bool reads);
  *
  * Until stplr_call_untouch() its memory may be accessed, and nobody sleeps for what a program decides.
  * Return: 0; -ESRCH if the sender has left or the call is over, and its memory is not to be touched any more; -EBUSY if it is
- * away, and its memory may not be what it was when it sent: its program may be told that the call has failed.
+ * away, and its memory may not be what it was when it sent: its program may be told that the call has failed;
+ * -EINPROGRESS if it wants to leave and others touch it: the caller tries again in a moment.
  */
 int stplr_call_touch(struct stplr_call *call);
 

@@ -47,7 +47,7 @@ static const struct stplr_port_ops ops = {
 };
 
 /* Turns of half a millisecond. */
-enum { SOON = 40, NEVER = 4000 };
+enum { NEVER = 4000 };
 
 struct sent {
 	struct stplr_call *call;
@@ -105,7 +105,7 @@ static void an_answer_does_not_wait_for_readers(void)
 	struct sent sent;
 	bool touches;
 
-	send_and_take(&sent, 2, SOON);
+	send_and_take(&sent, 2, NEVER);
 	stplr_call_keep(sent.call, 0, &me, 1);
 	read = stplr_port_borrow(&port, 2, &me, true);
 	finish(stplr_port_claim(&port, 2, &me));
@@ -144,6 +144,82 @@ static void an_answer_at_the_pulse_is_the_outcome(void)
 	stplr_call_put(sent.call);
 }
 
+/* Until the client has found that somebody has hold of its memory. */
+static void await_interruption(struct stplr_call *call)
+{
+	bool interrupted;
+
+	do {
+		usleep(500);
+		spin_lock(&port.lock);
+		interrupted = call->interrupted;
+		spin_unlock(&port.lock);
+	} while (!interrupted);
+}
+
+/* However many take turns at it. */
+static void who_touches_next_lets_a_client_leave(void)
+{
+	struct stplr_call *first, *second;
+	struct sent sent;
+	int during, after;
+
+	send_and_take(&sent, 2, 4);
+	stplr_call_keep(sent.call, 0, &me, 1);
+	first = stplr_port_borrow(&port, 2, &me, true);
+	second = stplr_port_borrow(&port, 2, &me, true);
+	stplr_call_touch(first);
+	await_interruption(first);
+	during = stplr_call_touch(second);
+	stplr_call_untouch(first);
+	if (!during)
+		stplr_call_untouch(second);
+	after = stplr_call_touch(second);
+	if (!after)
+		stplr_call_untouch(second);
+	stplr_call_return(first, true);
+	stplr_call_return(second, true);
+	pthread_join(sent.thread, NULL);
+	report("who touches next lets a client leave",
+	       during == -EINPROGRESS && after == -ESRCH && sent.outcome == -ETIMEDOUT);
+	stplr_call_put(sent.call);
+}
+
+/* It is slow to run; the call goes on. */
+static void the_last_who_touches_tells_of_a_client(void)
+{
+	struct stplr_call *first, *second;
+	struct stplr_item *pulse = NULL;
+	struct sent sent;
+	int during, told, after;
+
+	send_and_take(&sent, 1, 4);
+	stplr_call_keep(sent.call, 0, &me, 1);
+	first = stplr_port_borrow(&port, 1, &me, true);
+	second = stplr_port_borrow(&port, 1, &me, true);
+	stplr_call_touch(first);
+	await_interruption(first);
+	pthread_mutex_lock(&client.lock);
+	during = stplr_call_touch(second);
+	stplr_call_untouch(first);
+	told = stplr_port_take(&port, 0, &pulse);
+	after = stplr_call_touch(second);
+	if (!after)
+		stplr_call_untouch(second);
+	pthread_mutex_unlock(&client.lock);
+	if (!during)
+		stplr_call_untouch(second);
+	free(pulse);
+	stplr_call_return(first, true);
+	stplr_call_return(second, true);
+	finish(stplr_port_claim(&port, 1, &me));
+	pthread_join(sent.thread, NULL);
+	report("the last who touches it tells the server of a client that wants to leave",
+	       during == -EINPROGRESS && !told && !after && sent.outcome == ANSWERED);
+	stplr_call_put(sent.call);
+	stplr_port_close(&port, -ESRCH);
+}
+
 static void an_answer_waits_for_who_writes(void)
 {
 	struct stplr_call *written;
@@ -179,13 +255,15 @@ static void what_ends_before_it_is_kept_was_not_delivered(void)
 
 int main(void)
 {
-	printf("1..4\n");
+	printf("1..6\n");
 	pthread_mutex_init(&me.lock, NULL);
 	pthread_cond_init(&me.woken, NULL);
 	pthread_mutex_init(&client.lock, NULL);
 	pthread_cond_init(&client.woken, NULL);
 	an_answer_does_not_wait_for_readers();
 	an_answer_at_the_pulse_is_the_outcome();
+	who_touches_next_lets_a_client_leave();
+	the_last_who_touches_tells_of_a_client();
 	an_answer_waits_for_who_writes();
 	what_ends_before_it_is_kept_was_not_delivered();
 	return failed != 0;
