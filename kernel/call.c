@@ -19,6 +19,7 @@ void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, i
 	call->item.queued = false;
 	call->wants_reply = wants_reply;
 	call->taker = NULL;
+	call->receiver = NULL;
 	call->taker_tid = 0;
 	call->outcome = 0;
 	call->interrupted = 0;
@@ -110,12 +111,13 @@ void stplr_call_untake(struct stplr_call *call)
 {
 	struct stplr_port *port = call->port;
 	struct stplr_waker waker = {}, sender = {};
-	bool ended = false;
+	bool ended = false, back = false;
 
 	spin_lock(&port->lock);
 	call->busy--;
 	if (call->state == STPLR_CALL_TAKEN) {
 		ended = call->abandoned;
+		back = !ended;
 		if (ended)
 			stplr_call_end_locked(call, -EINTR);
 		else
@@ -123,6 +125,9 @@ void stplr_call_untake(struct stplr_call *call)
 	}
 	stplr_call_notify_locked(call, &sender);
 	spin_unlock(&port->lock);
+	/* Whoever has it now, and is not woken yet, is to the sender what the caller was. */
+	if (back && port->ops->sent)
+		port->ops->sent(call, waker.task);
 	stplr_waker_run(&waker, false);
 	stplr_waker_run(&sender, false);
 	stplr_call_put_ended(call, ended);
@@ -171,12 +176,12 @@ void stplr_call_untouch(struct stplr_call *call)
 	stplr_waker_run(&sender, false);
 }
 
-bool stplr_call_taken(struct stplr_call *call)
+bool stplr_call_taken_by(struct stplr_call *call, const struct task_struct *receiver)
 {
 	bool taken;
 
 	spin_lock(&call->port->lock);
-	taken = call->state == STPLR_CALL_TAKEN;
+	taken = call->state == STPLR_CALL_TAKEN && call->receiver == receiver;
 	spin_unlock(&call->port->lock);
 	return taken;
 }

@@ -82,6 +82,7 @@ struct stplr_call {
 	u64 id; /* 0 until the port has numbered it, unless its owner did */
 	u64 name; /* how a reply names it, from the time when it is OWED: its id, or as taker likes */
 	const void *taker; /* who may answer it; compared here, and followed by ops->left alone */
+	const struct task_struct *receiver; /* who has TAKEN it; compared alone, under the lock */
 	int taker_tid; /* which thread of it received it, for people to read */
 	int outcome; /* of the sender's wait, once DONE */
 	int interrupted; /* why the sender wants to leave once nobody touches its memory; 0: it does not */
@@ -189,12 +190,13 @@ bool stplr_call_keep(struct stplr_call *call, u64 name, const void *taker, int t
 void stplr_call_untake(struct stplr_call *call);
 
 /**
- * stplr_call_taken() - whether a call is TAKEN
+ * stplr_call_taken_by() - whether a call is TAKEN
  * @call: the call
+ * @receiver: by whom
  *
- * Return: true if somebody has taken it and not decided yet what becomes of it.
+ * Return: true if that thread has taken it and not decided yet what becomes of it.
  */
-bool stplr_call_taken(struct stplr_call *call);
+bool stplr_call_taken_by(struct stplr_call *call, const struct task_struct *receiver);
 
 /**
  * stplr_port_pass() - somebody else may answer a call that is OWED

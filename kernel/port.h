@@ -67,8 +67,8 @@ struct stplr_port_ops {
 	/* Likewise: has the kernel make room for so many bytes where they count for the sender. 0, or an error. */
 	int (*make_room)(size_t bytes);
 	/*
-	 * Optional. Called without locks by the sender, before it sleeps: receiver was given the
-	 * call and is not woken yet, or it is NULL and the call was queued.
+	 * Optional. Called without locks by the sender, before it sleeps, or by who has put the call back:
+	 * receiver was given the call and is not woken yet, or it is NULL and the call was queued.
 	 */
 	void (*sent)(struct stplr_call *call, struct task_struct *receiver);
 };
