@@ -260,6 +260,8 @@ static void release_owed(struct stplr_call *call, bool claimed, bool reads)
 		stplr_call_end_locked(call, -EINTR);
 		ended = true;
 	}
+	if (stplr_call_over_locked(call))
+		hlist_del_init(&call->owed);
 	stplr_call_notify_locked(call, &waker);
 	spin_unlock(&port->lock);
 	stplr_waker_run(&waker, false);
@@ -281,8 +283,12 @@ bool stplr_call_finish_locked(struct stplr_call *call, int outcome, struct stplr
 	bool ended = call->state != STPLR_CALL_DONE;
 
 	call->busy--;
-	if (ended)
+	if (ended) {
 		stplr_call_end_locked(call, outcome);
+		/* Whoever writes to it keeps it there. */
+		if (!stplr_call_over_locked(call))
+			hlist_add_head(&call->owed, &call->port->answered);
+	}
 	stplr_call_notify_locked(call, waker);
 	return ended;
 }
@@ -302,22 +308,27 @@ bool stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker 
 
 bool stplr_port_end_one(struct stplr_port *port, int outcome)
 {
-	struct stplr_waker waker;
-	struct stplr_call *call;
+	struct stplr_waker waker = {};
+	struct stplr_call *call, *answered;
 
 	spin_lock(&port->lock);
 	call = hlist_entry_safe(port->calls.first, struct stplr_call, all);
+	answered = hlist_entry_safe(port->answered.first, struct stplr_call, owed);
 	if (call) {
 		stplr_call_end_locked(call, outcome);
 		stplr_call_notify_locked(call, &waker);
+	} else if (answered) {
+		/* Its sender does not wait for the rest. The port has no reference to it any more. */
+		hlist_del_init(&answered->owed);
+		answered->outcome = outcome;
+		stplr_call_notify_locked(answered, &waker);
 	}
 	spin_unlock(&port->lock);
-	if (!call)
-		return false;
 	stplr_waker_run(&waker, false);
-	stplr_call_put(call);
+	if (call)
+		stplr_call_put(call);
 	cond_resched();
-	return true;
+	return call || answered;
 }
 
 /*

@@ -74,7 +74,7 @@ struct stplr_ask {
 
 struct stplr_call {
 	struct stplr_item item;
-	struct hlist_node owed; /* in port->owed while OWED */
+	struct hlist_node owed; /* in port->owed while OWED, in port->answered while that is not over */
 	struct hlist_node all; /* in port->calls from submit to DONE */
 	struct stplr_port *port;
 	struct stplr_waiter sender;

@@ -39,6 +39,7 @@ void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, 
 		port->queues[i] = RB_ROOT_CACHED;
 	INIT_HLIST_HEAD(&port->receivers);
 	INIT_HLIST_HEAD(&port->calls);
+	INIT_HLIST_HEAD(&port->answered);
 	for (i = 0; i < 1 << STPLR_OWED_BITS; i++)
 		INIT_HLIST_HEAD(&port->owed[i]);
 	stplr_patience_init(&port->receiving, spin_us);
@@ -70,8 +71,8 @@ static void take_locked(struct stplr_item *item, const struct task_struct *recei
 		struct stplr_call *call = stplr_call_of(item);
 
 		call->state = STPLR_CALL_TAKEN;
-		call->busy++;
 		call->receiver = receiver;
+		call->busy++;
 		refcount_inc(&call->refs);
 	}
 }

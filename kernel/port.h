@@ -82,6 +82,7 @@ struct stplr_port {
 	struct stplr_patience receiving, sending; /* of who waits for a call, or for its end */
 	struct stplr_patience asking; /* and for pages */
 	struct hlist_head calls; /* all that are not DONE */
+	struct hlist_head answered; /* that are, but whose answer others still write to */
 	struct hlist_head owed[1 << STPLR_OWED_BITS]; /* by name */
 	u64 ids; /* how many calls it has numbered */
 	u64 id_factor; /* odd */

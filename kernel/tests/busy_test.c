@@ -103,6 +103,40 @@ static void *answer_from_there(void *argument)
 	return NULL;
 }
 
+static void *write_from_there(void *argument)
+{
+	const struct reader *reader = argument;
+
+	IS(3, stplr_write(reader->channel, reader->id, 2, held, 3));
+	return NULL;
+}
+
+/* Its answer is there, but not whole, and nobody can say when it will be. */
+static void a_shutdown_is_told_while_another_writes(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	pthread_t thread;
+
+	hold_back();
+	pid_t client = CLIENT(channel, connection, {
+		char room[5];
+
+		IS(-ESRCH, stplr_send(connection, "hello", 5, room, 5, NULL));
+	});
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	struct reader reader = { .channel = channel, .id = received.id };
+
+	OK(pthread_create(&thread, NULL, write_from_there, &reader));
+	await_fault(faults);
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	CHECK(waitpid(client, NULL, WNOHANG) == 0);
+	IS(0, stplr_shutdown(channel));
+	join(client);
+	let_come(faults, held, 4096);
+	OK(pthread_join(thread, NULL));
+}
+
 static void a_shutdown_is_told_while_another_answers(void)
 {
 	int channel = new_channel(0), connection = new_connection(channel, 0);
@@ -184,9 +218,9 @@ static void *read_on(void *argument)
 	return NULL;
 }
 
-#define READERS 3
+#define READERS 12
 
-/* So that at any time one of them has hold of it, or nearly. */
+/* Many more than processors, so that at any time some have hold of it and do not run. */
 static void start_readers(struct reader *readers, int channel, uint64_t id)
 {
 	for (int i = 0; i < READERS; i++) {
@@ -276,6 +310,7 @@ static const struct test tests[] = {
 	{ "an answer comes while another thread reads", answers_come_while_another_reads },
 	{ "a shutdown is told while another thread receives",
 	  a_shutdown_is_told_while_another_receives },
+	{ "a shutdown is told while another thread writes", a_shutdown_is_told_while_another_writes },
 	{ "a shutdown is told while another thread answers",
 	  a_shutdown_is_told_while_another_answers },
 	{ "a deferred call is answered while another thread asks whose it is",
