@@ -19,9 +19,10 @@ void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, i
 	call->item.queued = false;
 	call->wants_reply = wants_reply;
 	call->taker = NULL;
+	call->receiver = NULL;
 	call->taker_tid = 0;
 	call->outcome = 0;
-	call->interrupted = false;
+	call->interrupted = 0;
 	call->unblocked = false;
 	call->settled = false;
 	call->abandoned = false;
@@ -51,7 +52,7 @@ void stplr_call_notify_locked(struct stplr_call *call, struct stplr_waker *waker
 	if (stplr_call_over_locked(call))
 		/* Pairs with the sender's look before it takes the lock. */
 		smp_store_release(&call->settled, true);
-	if (call->settled || call->interrupted)
+	if (call->settled)
 		stplr_waiter_notify(&call->sender, waker);
 }
 
@@ -110,12 +111,13 @@ void stplr_call_untake(struct stplr_call *call)
 {
 	struct stplr_port *port = call->port;
 	struct stplr_waker waker = {}, sender = {};
-	bool ended = false;
+	bool ended = false, back = false;
 
 	spin_lock(&port->lock);
 	call->busy--;
 	if (call->state == STPLR_CALL_TAKEN) {
 		ended = call->abandoned;
+		back = !ended;
 		if (ended)
 			stplr_call_end_locked(call, -EINTR);
 		else
@@ -123,6 +125,9 @@ void stplr_call_untake(struct stplr_call *call)
 	}
 	stplr_call_notify_locked(call, &sender);
 	spin_unlock(&port->lock);
+	/* Whoever has it now, and is not woken yet, is to the sender what the caller was. */
+	if (back && port->ops->sent)
+		port->ops->sent(call, waker.task);
 	stplr_waker_run(&waker, false);
 	stplr_waker_run(&sender, false);
 	stplr_call_put_ended(call, ended);
@@ -137,29 +142,46 @@ int stplr_call_touch(struct stplr_call *call)
 		err = -ESRCH;
 	else if (call->away)
 		err = -EBUSY;
+	else if (call->interrupted)
+		err = -EINPROGRESS;
 	else
 		call->touching++;
 	spin_unlock(&call->port->lock);
 	return err;
 }
 
+/* The sender has waited for this to leave. As it may be slow to run, it does not do so itself. */
+static void leave_at_last_locked(struct stplr_call *call, struct stplr_waker *sender,
+				 struct stplr_waker *other)
+{
+	const int why = call->interrupted;
+	bool ended;
+
+	call->interrupted = 0;
+	if (stplr_call_leave_locked(call, why, false, &ended, other))
+		stplr_waiter_notify(&call->sender, sender);
+}
+
 void stplr_call_untouch(struct stplr_call *call)
 {
-	struct stplr_waker waker;
+	struct stplr_waker sender, other = {};
 
 	spin_lock(&call->port->lock);
 	call->touching--;
-	stplr_call_notify_locked(call, &waker);
+	stplr_call_notify_locked(call, &sender);
+	if (call->interrupted && !call->touching && !call->settled && !call->abandoned)
+		leave_at_last_locked(call, &sender, &other);
 	spin_unlock(&call->port->lock);
-	stplr_waker_run(&waker, false);
+	stplr_waker_run(&other, false);
+	stplr_waker_run(&sender, false);
 }
 
-bool stplr_call_taken(struct stplr_call *call)
+bool stplr_call_taken_by(struct stplr_call *call, const struct task_struct *receiver)
 {
 	bool taken;
 
 	spin_lock(&call->port->lock);
-	taken = call->state == STPLR_CALL_TAKEN;
+	taken = call->state == STPLR_CALL_TAKEN && call->receiver == receiver;
 	spin_unlock(&call->port->lock);
 	return taken;
 }
@@ -238,6 +260,8 @@ static void release_owed(struct stplr_call *call, bool claimed, bool reads)
 		stplr_call_end_locked(call, -EINTR);
 		ended = true;
 	}
+	if (stplr_call_over_locked(call))
+		hlist_del_init(&call->owed);
 	stplr_call_notify_locked(call, &waker);
 	spin_unlock(&port->lock);
 	stplr_waker_run(&waker, false);
@@ -259,8 +283,12 @@ bool stplr_call_finish_locked(struct stplr_call *call, int outcome, struct stplr
 	bool ended = call->state != STPLR_CALL_DONE;
 
 	call->busy--;
-	if (ended)
+	if (ended) {
 		stplr_call_end_locked(call, outcome);
+		/* Whoever writes to it keeps it there. */
+		if (!stplr_call_over_locked(call))
+			hlist_add_head(&call->owed, &call->port->answered);
+	}
 	stplr_call_notify_locked(call, waker);
 	return ended;
 }
@@ -280,22 +308,27 @@ bool stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker 
 
 bool stplr_port_end_one(struct stplr_port *port, int outcome)
 {
-	struct stplr_waker waker;
-	struct stplr_call *call;
+	struct stplr_waker waker = {};
+	struct stplr_call *call, *answered;
 
 	spin_lock(&port->lock);
 	call = hlist_entry_safe(port->calls.first, struct stplr_call, all);
+	answered = hlist_entry_safe(port->answered.first, struct stplr_call, owed);
 	if (call) {
 		stplr_call_end_locked(call, outcome);
 		stplr_call_notify_locked(call, &waker);
+	} else if (answered) {
+		/* Its sender does not wait for the rest. The port has no reference to it any more. */
+		hlist_del_init(&answered->owed);
+		answered->outcome = outcome;
+		stplr_call_notify_locked(answered, &waker);
 	}
 	spin_unlock(&port->lock);
-	if (!call)
-		return false;
 	stplr_waker_run(&waker, false);
-	stplr_call_put(call);
+	if (call)
+		stplr_call_put(call);
 	cond_resched();
-	return true;
+	return call || answered;
 }
 
 /*

@@ -29,8 +29,9 @@
  *   Whoever is busy with a call (TAKEN, ANSWERING, or a read or write between them) may wait for
  *   memory of its own for as long as it likes, so the sender does not wait for that. It does wait
  *   for who touches its memory at this moment, between touch and untouch, where nobody sleeps for
- *   anything that a program decides; and for an answer to be whole: of others that write to it, too,
- *   for as long as it would have waited for the answer. Whoever is still busy with a call that is over
+ *   anything that a program decides. Nobody else begins to meanwhile, and the last of them does in its place
+ *   what it would do: it leaves, or the server is told. And it waits for an answer to be whole: for others
+ *   that write to it, too, for as long as it would have waited for the answer. Whoever is still busy with a call that is over
  *   finds that out when it wants to touch the sender's memory once more.
  *
  * Nobody but the sender waits for pages of the sender to come. Who is busy and misses some asks the
@@ -73,7 +74,7 @@ struct stplr_ask {
 
 struct stplr_call {
 	struct stplr_item item;
-	struct hlist_node owed; /* in port->owed while OWED */
+	struct hlist_node owed; /* in port->owed while OWED, in port->answered while that is not over */
 	struct hlist_node all; /* in port->calls from submit to DONE */
 	struct stplr_port *port;
 	struct stplr_waiter sender;
@@ -81,11 +82,12 @@ struct stplr_call {
 	u64 id; /* 0 until the port has numbered it, unless its owner did */
 	u64 name; /* how a reply names it, from the time when it is OWED: its id, or as taker likes */
 	const void *taker; /* who may answer it; compared here, and followed by ops->left alone */
+	const struct task_struct *receiver; /* who has TAKEN it; compared alone, under the lock */
 	int taker_tid; /* which thread of it received it, for people to read */
 	int outcome; /* of the sender's wait, once DONE */
+	int interrupted; /* why the sender wants to leave once nobody touches its memory; 0: it does not */
 	u8 state; /* enum stplr_call_state */
 	bool wants_reply;
-	bool interrupted; /* the sender wants to leave as soon as nobody touches its memory */
 	bool unblocked; /* the server has been told so, or that it has left */
 	bool settled; /* over and not touched; set with release, for the sender to read */
 	bool abandoned; /* the sender has left; nobody to wake */
@@ -188,12 +190,13 @@ bool stplr_call_keep(struct stplr_call *call, u64 name, const void *taker, int t
 void stplr_call_untake(struct stplr_call *call);
 
 /**
- * stplr_call_taken() - whether a call is TAKEN
+ * stplr_call_taken_by() - whether a call is TAKEN
  * @call: the call
+ * @receiver: by whom
  *
- * Return: true if somebody has taken it and not decided yet what becomes of it.
+ * Return: true if that thread has taken it and not decided yet what becomes of it.
  */
-bool stplr_call_taken(struct stplr_call *call);
+bool stplr_call_taken_by(struct stplr_call *call, const struct task_struct *receiver);
 
 /**
  * stplr_port_pass() - somebody else may answer a call that is OWED
@@ -247,7 +250,8 @@ void stplr_call_return(struct stplr_call *call, bool reads);
  *
  * Until stplr_call_untouch() its memory may be accessed, and nobody sleeps for what a program decides.
  * Return: 0; -ESRCH if the sender has left or the call is over, and its memory is not to be touched any more; -EBUSY if it is
- * away, and its memory may not be what it was when it sent: its program may be told that the call has failed.
+ * away, and its memory may not be what it was when it sent: its program may be told that the call has failed;
+ * -EINPROGRESS if it wants to leave and others touch it: the caller tries again in a moment.
  */
 int stplr_call_touch(struct stplr_call *call);
 

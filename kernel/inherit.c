@@ -373,8 +373,8 @@ void stplr_inherit_sent(struct stplr_call *call, struct task_struct *receiver)
 	rt_mutex_lock(&channel->inherit_lock);
 	if (receiver) {
 		loan = find_loan_locked(channel, receiver);
-		/* The receiver may be further already than this thread is: then it knows better. */
-		if (loan && stplr_call_taken(call)) {
+		/* The receiver may be further already than this thread is, or have given the call back. */
+		if (loan && stplr_call_taken_by(call, receiver)) {
 			loan->serving = call->id;
 			loan->priority = call->item.priority;
 			update_locked(loan);

@@ -39,6 +39,7 @@ void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, 
 		port->queues[i] = RB_ROOT_CACHED;
 	INIT_HLIST_HEAD(&port->receivers);
 	INIT_HLIST_HEAD(&port->calls);
+	INIT_HLIST_HEAD(&port->answered);
 	for (i = 0; i < 1 << STPLR_OWED_BITS; i++)
 		INIT_HLIST_HEAD(&port->owed[i]);
 	stplr_patience_init(&port->receiving, spin_us);
@@ -64,12 +65,13 @@ void stplr_port_dequeue_locked(struct stplr_port *port, struct stplr_item *item)
 }
 
 /* The caller of take owns the item from here on; of a call, it is lent a reference. */
-static void take_locked(struct stplr_item *item)
+static void take_locked(struct stplr_item *item, const struct task_struct *receiver)
 {
 	if (item->kind == STPLR_ITEM_CALL) {
 		struct stplr_call *call = stplr_call_of(item);
 
 		call->state = STPLR_CALL_TAKEN;
+		call->receiver = receiver;
 		call->busy++;
 		refcount_inc(&call->refs);
 	}
@@ -93,7 +95,7 @@ void stplr_port_deliver_locked(struct stplr_port *port, struct stplr_item *item,
 		return;
 	}
 	hlist_del_init(&receiver->node);
-	take_locked(item);
+	take_locked(item, receiver->waiter.task);
 	receiver->item = item;
 	stplr_waiter_notify(&receiver->waiter, waker);
 }
@@ -160,7 +162,7 @@ static bool line_up_locked(struct stplr_port *port, struct receiver *receiver, k
 	*item = first_locked(port);
 	if (*item) {
 		stplr_port_dequeue_locked(port, *item);
-		take_locked(*item);
+		take_locked(*item, current);
 		return false;
 	}
 	if (port->closed || deadline <= 0) {

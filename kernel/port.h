@@ -67,8 +67,8 @@ struct stplr_port_ops {
 	/* Likewise: has the kernel make room for so many bytes where they count for the sender. 0, or an error. */
 	int (*make_room)(size_t bytes);
 	/*
-	 * Optional. Called without locks by the sender, before it sleeps: receiver was given the
-	 * call and is not woken yet, or it is NULL and the call was queued.
+	 * Optional. Called without locks by the sender, before it sleeps, or by who has put the call back:
+	 * receiver was given the call and is not woken yet, or it is NULL and the call was queued.
 	 */
 	void (*sent)(struct stplr_call *call, struct task_struct *receiver);
 };
@@ -82,6 +82,7 @@ struct stplr_port {
 	struct stplr_patience receiving, sending; /* of who waits for a call, or for its end */
 	struct stplr_patience asking; /* and for pages */
 	struct hlist_head calls; /* all that are not DONE */
+	struct hlist_head answered; /* that are, but whose answer others still write to */
 	struct hlist_head owed[1 << STPLR_OWED_BITS]; /* by name */
 	u64 ids; /* how many calls it has numbered */
 	u64 id_factor; /* odd */

@@ -71,6 +71,20 @@ static inline bool stplr_call_over_locked(const struct stplr_call *call)
 void stplr_call_notify_locked(struct stplr_call *call, struct stplr_waker *waker);
 
 /**
+ * stplr_call_leave_locked() - the sender leaves, unless it has to wait on
+ * @call: the call
+ * @why: what its wait ends with
+ * @fatal: whether it is being killed, and waits for nothing
+ * @ended: whether that has ended the call, and the reference of the port is the caller's to drop; never where
+ *	somebody is busy with it
+ * @waker: wakes somebody else
+ *
+ * Return: whether it leaves. Else the server has been told, or whoever touches its memory last has it leave.
+ */
+bool stplr_call_leave_locked(struct stplr_call *call, int why, bool fatal, bool *ended,
+			     struct stplr_waker *waker);
+
+/**
  * stplr_call_finish_locked() - stplr_call_finish() without the references
  * @call: the call
  * @outcome: what the sender's wait ends with

@@ -31,17 +31,15 @@ static void refuse_ask(struct stplr_call *call)
 	stplr_waker_run(&waker, false);
 }
 
-/*
- * The sender wants to leave. Whether it does; if so the reference of the port is the caller's to
- * drop if *ended.
- */
-static bool leave_locked(struct stplr_call *call, int why, bool fatal, bool *ended,
-			 struct stplr_waker *waker)
+bool stplr_call_leave_locked(struct stplr_call *call, int why, bool fatal, bool *ended,
+			     struct stplr_waker *waker)
 {
 	struct stplr_item *pulse;
 
+	*ended = false;
+	waker->task = NULL;
 	if (call->touching && !fatal) {
-		call->interrupted = true;
+		call->interrupted = why;
 		return false;
 	}
 	if ((call->state == STPLR_CALL_OWED || call->state == STPLR_CALL_ANSWERING) && !fatal) {
@@ -118,23 +116,20 @@ static void go_away(struct stplr_call *call)
 static bool look_locked(struct stplr_call *call, int err, int *why, bool *ended,
 			struct stplr_waker *waker)
 {
-	bool wants_out = err || call->interrupted;
-
 	*ended = false;
 	waker->task = NULL;
 	if (call->settled) {
 		end_ask_locked(call, -ESRCH, waker);
 		return true;
 	}
+	/* Whoever touched its memory last has seen to that. */
+	if (call->abandoned)
+		return true;
 	stplr_waiter_rearm(&call->sender);
-	if (err)
-		*why = err;
-	else if (call->interrupted && !*why)
-		*why = -EINTR;
-	/* Once a server has been told, the answer is what it waits for. */
-	call->interrupted = false;
-	return wants_out &&
-	       leave_locked(call, *why, fatal_signal_pending(current), ended, waker);
+	if (!err)
+		return false;
+	*why = err;
+	return stplr_call_leave_locked(call, err, fatal_signal_pending(current), ended, waker);
 }
 
 static int await_end(struct stplr_call *call, ktime_t deadline, bool *delivered)
@@ -164,7 +159,7 @@ static int await_end(struct stplr_call *call, ktime_t deadline, bool *delivered)
 		asker.task = NULL;
 		spin_lock(&port->lock);
 		leaves = look_locked(call, err, &why, &ended, &waker);
-		outcome = call->outcome;
+		outcome = call->settled ? call->outcome : why;
 		/* A call that somebody had has left the queue for good, even if it was put back. */
 		*delivered = call->taker != NULL;
 		if (!leaves && call->ask)

@@ -80,7 +80,7 @@ int stplr_message_make_room(struct stplr_message *message, size_t bytes)
 	return ask(message, &room, bytes);
 }
 
-/* 0, -ESRCH, or, where the sender is not waiting just now, STPLR_REFAULT. */
+/* 0, -ESRCH, -EINPROGRESS, or, where the sender is not waiting just now, STPLR_REFAULT. */
 static int touch(struct stplr_message *message)
 {
 	int err = stplr_call_touch(&message->call);
@@ -131,7 +131,7 @@ put:
 
 /*
  * Touches some of these bytes. 0, -EAGAIN: they are not there, and may come, -EFAULT: they will not,
- * -ESRCH, STPLR_REFAULT.
+ * -EINPROGRESS: not now, -ESRCH, STPLR_REFAULT.
  */
 static int grab(struct stplr_message *message, struct stplr_region *region, u64 remote,
 		size_t length, bool write, struct span *span)
@@ -178,6 +178,25 @@ static size_t copy_span(struct span *span, u64 remote, u64 local, size_t length,
 }
 
 /*
+ * grab(), once those who keep the sender from leaving are through, which takes them a moment: nobody is waited
+ * for but them.
+ */
+static int grab_in_turn(struct stplr_message *message, struct stplr_region *region, u64 remote,
+			size_t length, bool write, struct span *span)
+{
+	int err;
+
+	for (;;) {
+		err = grab(message, region, remote, length, write, span);
+		if (err != -EINPROGRESS)
+			return err;
+		if (fatal_signal_pending(current))
+			return STPLR_REFAULT;
+		usleep_range(20, 40);
+	}
+}
+
+/*
  * Copies between the memory of the sender and the caller's. Returns the bytes copied; *peer_error tells
  * why not all, and is 0 if that is because of the caller's own memory.
  */
@@ -190,7 +209,7 @@ static size_t copy_remote(struct stplr_message *message, struct stplr_region *re
 
 	*peer_error = 0;
 	while (done < length) {
-		err = grab(message, region, remote + done, length - done, write, &span);
+		err = grab_in_turn(message, region, remote + done, length - done, write, &span);
 		if (err == -EAGAIN) {
 			err = ask_for_pages(message, remote + done, length - done, write);
 			if (!err)

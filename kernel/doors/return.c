@@ -155,17 +155,6 @@ static int drop_call(struct stplr_call *call, int why)
 	return -EAGAIN;
 }
 
-/* For what is wrong on the caller's side: the call is another's, unless the door was revoked meanwhile. */
-static void put_back(struct stplr_call *call)
-{
-	struct stplr_door *door = stplr_message_of(call)->of_door.door;
-
-	refcount_inc(&door->refs);
-	stplr_call_untake(call);
-	stplr_door_sent(door);
-	stplr_door_put(door);
-}
-
 static int put_received(struct serving *serving)
 {
 	return stplr_put_sized(serving->user, &serving->arguments, serving->size, next_id);
@@ -238,8 +227,9 @@ static int hand_over(struct serving *serving, struct stplr_call *call)
 		if (err)
 			stplr_door_files_close(&given);
 	}
+	/* For what is wrong on the caller's side: the call is another's, unless the door was revoked meanwhile. */
 	if (err) {
-		put_back(call);
+		stplr_call_untake(call);
 		return err;
 	}
 	stplr_count(STPLR_COUNT_RECEIVES);
@@ -275,7 +265,7 @@ static int receive_call(struct serving *serving, struct stplr_call *call)
 	if (peer_error)
 		return drop_call(call, peer_error);
 	if (length < 0) {
-		put_back(call);
+		stplr_call_untake(call);
 		return length;
 	}
 	/* That the data cannot be read would have come first. */

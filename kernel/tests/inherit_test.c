@@ -412,6 +412,56 @@ static void who_cannot_receive_a_call_does_not_run_for_it(void)
 	join(other);
 }
 
+/* Beside somebody of a priority between it and the client, until it is killed. */
+static pid_t slow_receiver(int channel)
+{
+	pid_t server = fork();
+
+	if (server == 0) {
+		struct stplr_receive received;
+
+		run_on(0);
+		OK(setpriority(PRIO_PROCESS, 0, 10));
+		IS(0, stplr_receive(channel, NULL, 0, -1, &received));
+		IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+		pause();
+	}
+	await_ioctl(server);
+	return server;
+}
+
+/* It is told to nobody, but that another waits: who receives it then runs for its sender at once. */
+static void who_is_given_a_call_back_runs_for_it(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	volatile enum step *step = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+					MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t server = slow_receiver(channel), first = getpid(), hog;
+	struct stplr_receive received;
+	bool answered_beside_it;
+
+	CHECK(step != MAP_FAILED);
+	let_real_time_have_all(true);
+	hog = fork();
+	if (hog == 0)
+		spin(3, step);
+	run_on(1);
+	pid_t client = CLIENT(channel, connection, {
+		be_real_time(50);
+		AWAIT(*step == HOG_SPINS);
+		await_ioctl(first);
+		IS(0, stplr_send(connection, "hello", 5, NULL, 0, NULL));
+	});
+	/* The last that waits is the first that is given the message. */
+	IS(-EFAULT, stplr_receive(channel, (void *)16, 5, -1, &received));
+	join(client);
+	answered_beside_it = waitpid(hog, NULL, WNOHANG) == 0;
+	kill(hog, SIGKILL);
+	kill(server, SIGKILL);
+	let_real_time_have_all(false);
+	CHECK(answered_beside_it);
+}
+
 static void a_thread_inherits_from_so_many_channels(void)
 {
 	enum { MOST = 64 };
@@ -498,6 +548,7 @@ static const struct test tests[] = {
 	{ "threads that end leave nothing", threads_that_end_leave_nothing },
 	{ "who cannot receive a call does not run for it",
 	  who_cannot_receive_a_call_does_not_run_for_it },
+	{ "who is given a call back runs for it", who_is_given_a_call_back_runs_for_it },
 	{ "a thread inherits from so many channels, and others from theirs",
 	  a_thread_inherits_from_so_many_channels },
 	{ "from a channel so many threads inherit", from_a_channel_so_many_threads_inherit },

@@ -51,6 +51,7 @@ enum event {
 	PULSED,
 	CANCELLED,
 	TOLD_OF_LEAVE,
+	HELD_BACK,
 	SEEN_SEND_BLOCKED,
 	SEEN_REPLY_BLOCKED,
 	SEEN_RECEIVE_BLOCKED,
@@ -62,7 +63,7 @@ static const char *const event_names[EVENTS] = {
 	"disowned", "abandoned", "handed over", "queued", "put back", "kept", "kept too late",
 	"read", "read too late", "claimed", "claim missed", "unclaimed",
 	"answered and taken", "unblocked", "left behind", "away", "forgotten", "brought", "pulsed",
-	"cancelled", "told of leave",
+	"cancelled", "told of leave", "held back",
 	"seen SEND-blocked", "seen REPLY-blocked", "seen RECEIVE-blocked",
 };
 
@@ -215,7 +216,7 @@ static void *sender(void *argument)
 			stplr_port_forget(&call->call);
 			err = -EINTR;
 		}
-		/* Only this thread sets it, and nobody unsets it. */
+		/* Nobody sets it after this thread has left, and nobody unsets it. */
 		abandoned = call->call.abandoned;
 		pthread_mutex_lock(&current->lock);
 		killed = current->killed;
@@ -251,9 +252,20 @@ static void *sender(void *argument)
 	return NULL;
 }
 
+static int touch(struct stplr_call *call)
+{
+	int err;
+
+	while ((err = stplr_call_touch(call)) == -EINPROGRESS) {
+		saw(HELD_BACK);
+		usleep(20);
+	}
+	return err;
+}
+
 static void write_answer(struct stplr_call *call)
 {
-	int err = stplr_call_touch(call);
+	int err = touch(call);
 
 	if (!err) {
 		test_call_of(call)->room = ANSWER;
@@ -278,7 +290,7 @@ static int look_at(struct stplr_call *call)
 {
 	int sent = 0;
 
-	if (stplr_call_touch(call))
+	if (touch(call))
 		return 0;
 	sent = test_call_of(call)->sent;
 	if (!sent)
@@ -309,6 +321,28 @@ static void ask(struct stplr_call *call)
 		die("an ask with an outcome that nobody gave");
 }
 
+/* The call that a server has kept last, for others of its process to read. It may be over. */
+static _Atomic(uint64_t) kept_id;
+static _Atomic(const void *) kept_by;
+
+static void read_of_another(void)
+{
+	struct stplr_call *call =
+		stplr_port_borrow(&port, atomic_load(&kept_id), atomic_load(&kept_by), true);
+
+	if (!call)
+		return;
+	/* For as long as a big copy takes. */
+	if (!touch(call)) {
+		usleep(200);
+		if (!test_call_of(call)->sent)
+			die("a message that its sender has taken back");
+		stplr_call_untouch(call);
+	}
+	look_at(call);
+	stplr_call_return(call, true);
+}
+
 /* What a server does with a call that it has received. Returns a call that is left to be answered. */
 static struct stplr_call *serve(struct stplr_call *call, const void *taker, unsigned int *seed)
 {
@@ -329,6 +363,8 @@ static struct stplr_call *serve(struct stplr_call *call, const void *taker, unsi
 	saw(stplr_call_keep(call, 0, taker, 1) ? KEPT : KEPT_TOO_LATE);
 	if (stplr_port_claim(&port, id, &port) || stplr_port_borrow(&port, id, &port, true))
 		die("a call that is somebody else's to answer");
+	atomic_store(&kept_id, id);
+	atomic_store(&kept_by, taker);
 	if (dice(seed, 3) == 0) {
 		call = stplr_port_borrow(&port, id, taker, true);
 		if (call) {
@@ -394,6 +430,8 @@ static void *server(void *argument)
 		} else {
 			call = serve(container_of(item, struct stplr_call, item), argument, &seed);
 		}
+		if (dice(&seed, 2) == 0)
+			read_of_another();
 		if (dice(&seed, 20) == 0) {
 			struct stplr_item *pulse = new_pulse();
 

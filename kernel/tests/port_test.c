@@ -9,7 +9,8 @@
 #define ANSWERED 0
 
 static struct stplr_port port;
-static struct task_struct me, client;
+static struct task_struct me, client, other;
+static _Atomic bool told_of_other;
 static int failed;
 
 static void free_call(struct stplr_call *call)
@@ -39,15 +40,23 @@ static void drop_pulse(struct stplr_item *pulse)
 	free(pulse);
 }
 
+static void sent(struct stplr_call *call, struct task_struct *receiver)
+{
+	(void)call;
+	if (receiver == &other)
+		told_of_other = true;
+}
+
 static const struct stplr_port_ops ops = {
 	.free_call = free_call,
 	.readable = readable,
 	.unblock = unblock,
 	.drop_pulse = drop_pulse,
+	.sent = sent,
 };
 
 /* Turns of half a millisecond. */
-enum { SOON = 40, NEVER = 4000 };
+enum { NEVER = 4000 };
 
 struct sent {
 	struct stplr_call *call;
@@ -105,7 +114,7 @@ static void an_answer_does_not_wait_for_readers(void)
 	struct sent sent;
 	bool touches;
 
-	send_and_take(&sent, 2, SOON);
+	send_and_take(&sent, 2, NEVER);
 	stplr_call_keep(sent.call, 0, &me, 1);
 	read = stplr_port_borrow(&port, 2, &me, true);
 	finish(stplr_port_claim(&port, 2, &me));
@@ -144,6 +153,80 @@ static void an_answer_at_the_pulse_is_the_outcome(void)
 	stplr_call_put(sent.call);
 }
 
+/* Until the client has found that somebody has hold of its memory. */
+static void await_interruption(struct stplr_call *call)
+{
+	bool interrupted;
+
+	do {
+		usleep(500);
+		spin_lock(&port.lock);
+		interrupted = call->interrupted;
+		spin_unlock(&port.lock);
+	} while (!interrupted);
+}
+
+/* However many take turns at it. */
+static void who_touches_next_lets_a_client_leave(void)
+{
+	struct stplr_call *first, *second;
+	struct sent sent;
+	int during, after;
+
+	send_and_take(&sent, 2, 4);
+	stplr_call_keep(sent.call, 0, &me, 1);
+	first = stplr_port_borrow(&port, 2, &me, true);
+	second = stplr_port_borrow(&port, 2, &me, true);
+	stplr_call_touch(first);
+	await_interruption(first);
+	during = stplr_call_touch(second);
+	stplr_call_untouch(first);
+	if (!during)
+		stplr_call_untouch(second);
+	after = stplr_call_touch(second);
+	if (!after)
+		stplr_call_untouch(second);
+	stplr_call_return(first, true);
+	stplr_call_return(second, true);
+	pthread_join(sent.thread, NULL);
+	report("who touches next lets a client leave",
+	       during == -EINPROGRESS && after == -ESRCH && sent.outcome == -ETIMEDOUT);
+	stplr_call_put(sent.call);
+}
+
+/* However slow that is to run; the call goes on. */
+static void the_last_who_touches_tells_of_a_client(void)
+{
+	struct stplr_call *first, *second;
+	struct stplr_item *pulse = NULL;
+	struct sent sent;
+	int during, told, after;
+
+	send_and_take(&sent, 1, 4);
+	stplr_call_keep(sent.call, 0, &me, 1);
+	first = stplr_port_borrow(&port, 1, &me, true);
+	second = stplr_port_borrow(&port, 1, &me, true);
+	stplr_call_touch(first);
+	await_interruption(first);
+	during = stplr_call_touch(second);
+	stplr_call_untouch(first);
+	told = stplr_port_take(&port, 0, &pulse);
+	after = stplr_call_touch(second);
+	if (!after)
+		stplr_call_untouch(second);
+	if (!during)
+		stplr_call_untouch(second);
+	free(pulse);
+	stplr_call_return(first, true);
+	stplr_call_return(second, true);
+	finish(stplr_port_claim(&port, 1, &me));
+	pthread_join(sent.thread, NULL);
+	report("the last who touches it tells the server of a client that wants to leave",
+	       during == -EINPROGRESS && !told && !after && sent.outcome == ANSWERED);
+	stplr_call_put(sent.call);
+	stplr_port_close(&port, -ESRCH);
+}
+
 static void an_answer_waits_for_who_writes(void)
 {
 	struct stplr_call *written;
@@ -163,6 +246,68 @@ static void an_answer_waits_for_who_writes(void)
 	stplr_call_put(sent.call);
 }
 
+static void an_end_of_the_port_does_not_wait_for_who_writes(void)
+{
+	struct stplr_call *written;
+	struct sent sent;
+	bool touches;
+
+	send_and_take(&sent, 2, NEVER);
+	stplr_call_keep(sent.call, 0, &me, 1);
+	written = stplr_port_borrow(&port, 2, &me, false);
+	finish(stplr_port_claim(&port, 2, &me));
+	stplr_port_close(&port, -ESRCH);
+	pthread_join(sent.thread, NULL);
+	touches = !stplr_call_touch(written);
+	stplr_call_return(written, false);
+	report("an end of the port does not wait for who writes", sent.outcome == -ESRCH && !touches);
+	stplr_call_put(sent.call);
+}
+
+static void *take_it(void *unused)
+{
+	struct stplr_item *item;
+
+	(void)unused;
+	current = &other;
+	if (stplr_port_take(&port, KTIME_MAX, &item))
+		abort();
+	return NULL;
+}
+
+static bool somebody_is_in_line(void)
+{
+	bool found;
+
+	spin_lock(&port.lock);
+	found = port.receivers.first;
+	spin_unlock(&port.lock);
+	return found;
+}
+
+/* The sender is to know whom it waits for. */
+static void what_is_put_back_is_anothers(void)
+{
+	bool mine, still_mine, others;
+	pthread_t thread;
+	struct sent sent;
+
+	send_and_take(&sent, 2, NEVER);
+	mine = stplr_call_taken_by(sent.call, &me) && !stplr_call_taken_by(sent.call, &other);
+	pthread_create(&thread, NULL, take_it, NULL);
+	while (!somebody_is_in_line())
+		usleep(500);
+	stplr_call_untake(sent.call);
+	pthread_join(thread, NULL);
+	still_mine = stplr_call_taken_by(sent.call, &me);
+	others = stplr_call_taken_by(sent.call, &other) && told_of_other;
+	finish(sent.call);
+	pthread_join(sent.thread, NULL);
+	report("what is put back is another's, who is told before it is woken",
+	       mine && !still_mine && others && sent.outcome == ANSWERED);
+	stplr_call_put(sent.call);
+}
+
 static void what_ends_before_it_is_kept_was_not_delivered(void)
 {
 	struct sent sent;
@@ -179,14 +324,20 @@ static void what_ends_before_it_is_kept_was_not_delivered(void)
 
 int main(void)
 {
-	printf("1..4\n");
+	printf("1..8\n");
 	pthread_mutex_init(&me.lock, NULL);
 	pthread_cond_init(&me.woken, NULL);
 	pthread_mutex_init(&client.lock, NULL);
 	pthread_cond_init(&client.woken, NULL);
+	pthread_mutex_init(&other.lock, NULL);
+	pthread_cond_init(&other.woken, NULL);
 	an_answer_does_not_wait_for_readers();
 	an_answer_at_the_pulse_is_the_outcome();
+	who_touches_next_lets_a_client_leave();
+	the_last_who_touches_tells_of_a_client();
 	an_answer_waits_for_who_writes();
+	an_end_of_the_port_does_not_wait_for_who_writes();
+	what_is_put_back_is_anothers();
 	what_ends_before_it_is_kept_was_not_delivered();
 	return failed != 0;
 }
