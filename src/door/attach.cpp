@@ -4,6 +4,7 @@
 #include "door/attach.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
 #include <sys/socket.h>
@@ -29,6 +30,7 @@
 #include "process/per_process.hpp"
 #include "socket/acceptor.hpp"
 #include "socket/answers.hpp"
+#include "socket/few.hpp"
 
 namespace farcall::door {
 namespace {
@@ -270,14 +272,40 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
   // it has sent, or wants; and of those who send faster than that can be thrown away nothing is
   // taken.
   bool serve() noexcept {
+    if (process::is_flooding(who_.uid)) return turn_away();
+    const process::Uncharged room = process::room_for_opening();
+    return room || process::is_own(who_.uid) ? serve(take_packet) : serve_apart();
+  }
+
+ private:
+  bool turn_away() noexcept {
+    try {
+      refuse(socket_.get(), EAGAIN);
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
+    }
+    dismiss();
+    return true;
+  }
+  // There is no room for as much as it might send: a thread that does its user's work takes that,
+  // with what there is room for.
+  bool serve_apart() noexcept {
+    pollfd said{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
+    if (::poll(&said, 1, 0) <= 0) return false;
+    registration_.stop();
+    try {
+      process::run_later(who_.uid, [self = shared_from_this()] {
+        const process::NoFork guard;
+        if (!self->serve(take_few)) self->dismiss();
+      });
+      return true;
+    } catch (const std::exception&) {
+      return turn_away();
+    }
+  }
+  bool serve(Packet (&take)(int)) noexcept {
     Packet packet;
     try {
-      if (process::is_flooding(who_.uid)) {
-        refuse(socket_.get(), EAGAIN);
-        dismiss();
-        return true;
-      }
-      packet = take_packet(socket_.get());
+      packet = take(socket_.get());
       if (packet.kind == Packet::Kind::nothing) return false;
       if (packet.kind == Packet::Kind::overflow) refuse(socket_.get(), EAGAIN);
       if (const auto attachment = attachment_.lock();
@@ -291,8 +319,6 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
     dismiss();
     return true;
   }
-
- private:
   void open(const Attachment& attachment, const ReceivedFds& proof) {
     if (!(proof.empty() && who_.uid == 0) && !may_open(attachment, proof)) return;
     UniqueFd branch;
@@ -367,7 +393,9 @@ process::Acceptor::Take Attachment::visitor_maker() {
     process::Charge held(process::Resource::descriptors, who.uid, 1);
     if (full || !held) {
       // What is unread hides what is answered.
-      if (!process::is_flooding(who.uid)) take_packet(socket.get()).descriptors.sent_by(who.uid);
+      const process::Uncharged room = process::room_for_opening();
+      if (process::is_own(who.uid) || (room && !process::is_flooding(who.uid)))
+        take_packet(socket.get()).descriptors.sent_by(who.uid);
       return refuse(socket.get(), EAGAIN);
     }
     auto visitor =
