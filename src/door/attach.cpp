@@ -129,8 +129,10 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
 
   // Somebody connects.
   void on_readable(std::uint32_t) noexcept override {
-    if (maker_ == 0 || process::same_user(maker_, ::geteuid()))
-      return acceptor_.accept_waiting(visitor_maker());
+    if (maker_ == 0 || process::same_user(maker_, ::geteuid())) {
+      if (!acceptor_.accept_waiting(visitor_maker())) detach();
+      return;
+    }
     // Who made the listener can have it wait: its flags are its maker's as well.
     try {
       process::run_later(maker_, [self = shared_from_this()] {
@@ -243,8 +245,11 @@ void NameWatches::read() noexcept {
 
 namespace {
 
-void refuse(int answers, int error) {
-  send_descriptors(answers, {}, static_cast<std::uint8_t>(error), Deadline::now());
+void refuse(int answers, int error) noexcept {
+  try {
+    send_descriptors(answers, {}, static_cast<std::uint8_t>(error), Deadline::now());
+  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it does not want to know
+  }
 }
 
 // Who has connected to an attachment, until it has said what it wants.
@@ -268,9 +273,8 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
     const auto keep = shared_from_this();
     (void)serve();
   }
-  // Does what it wants; false: it has not said so yet. It is told where there is no room for what
-  // it has sent, or wants; and of those who send faster than that can be thrown away nothing is
-  // taken.
+  // Does what it wants; false: it has not said so yet. It is told where there is no room for that;
+  // of those who send faster than that can be thrown away nothing is taken.
   bool serve() noexcept {
     if (process::is_flooding(who_.uid)) return turn_away();
     const process::Uncharged room = process::room_for_opening();
@@ -279,10 +283,7 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
 
  private:
   bool turn_away() noexcept {
-    try {
-      refuse(socket_.get(), EAGAIN);
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
-    }
+    refuse(socket_.get(), EAGAIN);
     dismiss();
     return true;
   }
@@ -393,8 +394,7 @@ process::Acceptor::Take Attachment::visitor_maker() {
     process::Charge held(process::Resource::descriptors, who.uid, 1);
     if (full || !held) {
       // What is unread hides what is answered.
-      const process::Uncharged room = process::room_for_opening();
-      if (process::is_own(who.uid) || (room && !process::is_flooding(who.uid)))
+      if (const auto room = process::room_for_opening(); room && !process::is_flooding(who.uid))
         take_packet(socket.get()).descriptors.sent_by(who.uid);
       return refuse(socket.get(), EAGAIN);
     }
