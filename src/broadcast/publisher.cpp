@@ -156,7 +156,7 @@ class PublisherState::Visitors final : public process::Watch,
   void on_readable(std::uint32_t) noexcept override {
     const auto publisher = publisher_.lock();
     if (!publisher) return;
-    acceptor_.accept_waiting([&](UniqueFd& client, const Credentials& who, bool full) {
+    (void)acceptor_.accept_waiting([&](UniqueFd& client, const Credentials& who, bool full) {
       if (!full && process::is_own(who.uid))
         publisher->admit(process::PrivateFd(std::move(client)));
     });

@@ -12,6 +12,7 @@
 #include "call/port.hpp"
 #include "farcall/error.hpp"
 #include "socket/answers.hpp"
+#include "socket/few.hpp"
 #include "socket/peer.hpp"
 #include "wait/held_signals.hpp"
 
@@ -48,32 +49,48 @@ class EndpointState::Branch final : public Watch, public std::enable_shared_from
 
   void on_readable(std::uint32_t) noexcept override {
     constexpr int kMostAtOnce = 16;
-    const std::shared_ptr<EndpointState> endpoint = endpoint_.lock();
     for (int i = 0; i < kMostAtOnce; ++i) {
       // Whose rubbish comes faster than it can be thrown away has to wait.
-      if (is_flooding(user_)) return pause(user_);
-      Packet packet;
-      try {
-        packet = take_packet(inner_.get());
-        if (packet.kind == Packet::Kind::nothing) return;
-        if (packet.kind == Packet::Kind::closed) return end(endpoint);
-        if (endpoint) {
-          const bool wanted = receive(packet, *endpoint, endpoint);
-          endpoint->count_unsolicited(packet.unsolicited, wanted ? 0 : packet.descriptors.size());
-        }
-      } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-        // What this client sent is no session, or there is no room: closing what came tells it.
+      if (is_flooding(user_)) return pause(user_, false);
+      const process::Uncharged room = process::room_for_opening();
+      if (!room) {
+        const Next next = look_at_next(inner_.get());
+        if (next.sender && !process::is_own(*next.sender)) return pause(*next.sender, true);
       }
-      if (packet.descriptors.empty()) continue;
-      const uid_t sender = packet.sender ? packet.sender->uid : user_;
-      close_later(sender, std::move(packet.descriptors));
-      if (behind(sender)) return pause(sender);
+      if (take(take_packet) != After::more) return;
     }
   }
 
  private:
   static constexpr std::uint32_t kEvents = EPOLLIN | EPOLLRDHUP;
 
+  // ended: or it goes on by itself later.
+  enum class After : std::uint8_t { more, nothing, ended };
+  // Takes one packet.
+  After take(Packet (&take_it)(int)) noexcept {
+    const std::shared_ptr<EndpointState> endpoint = endpoint_.lock();
+    Packet packet;
+    try {
+      packet = take_it(inner_.get());
+      if (packet.kind == Packet::Kind::nothing) return After::nothing;
+      if (packet.kind == Packet::Kind::closed) {
+        end(endpoint);
+        return After::ended;
+      }
+      if (endpoint) {
+        const bool wanted = receive(packet, *endpoint, endpoint);
+        endpoint->count_unsolicited(packet.unsolicited, wanted ? 0 : packet.descriptors.size());
+      }
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
+      // What this client sent is no session, or there is no room: closing what came tells it.
+    }
+    if (packet.descriptors.empty()) return After::more;
+    const uid_t sender = packet.sender ? packet.sender->uid : user_;
+    close_later(sender, std::move(packet.descriptors));
+    if (!behind(sender)) return After::more;
+    pause(sender, false);
+    return After::ended;
+  }
   // Whether it is something that clients send.
   static bool receive(Packet& packet, const EndpointState& from,
                       const std::shared_ptr<EndpointState>& endpoint) {
@@ -88,16 +105,27 @@ class EndpointState::Branch final : public Watch, public std::enable_shared_from
     return owner && packet.purpose >= kFirstOwnPurpose &&
            owner->received(packet.purpose, packet.descriptors, *packet.sender);
   }
-  void pause(uid_t sender) noexcept {
+  // Until what `sender` has sent is closed. `takes_few`: there is no room for the next packet, and
+  // a thread that does that sender's work takes it with what there is room for.
+  void pause(uid_t sender, bool takes_few) noexcept {
     registration_.rearm(EPOLLET);
     const auto resume = [self = weak_from_this()] {
       if (const auto branch = self.lock()) branch->registration_.rearm(kEvents);
     };
     try {
-      catch_up(sender, resume);
+      if (takes_few)
+        catch_up(sender, [self = weak_from_this()] {
+          if (const auto branch = self.lock()) branch->go_on_with_few();
+        });
+      else
+        catch_up(sender, resume);
     } catch (const std::exception&) {
       resume();
     }
+  }
+  void go_on_with_few() noexcept {
+    const process::NoFork guard;
+    if (take(take_few) != After::ended) registration_.rearm(kEvents);
   }
   void end(const std::shared_ptr<EndpointState>& endpoint) noexcept {
     stop();

@@ -11,12 +11,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "call/port.hpp"
 #include "farcall/error.hpp"
 #include "process/identity.hpp"
 #include "process/reactor.hpp"
+#include "socket/few.hpp"
 
 namespace farcall::call {
 
@@ -201,6 +204,21 @@ void ServerSession::keep_until_taken(Charge&& charge) noexcept {
     const std::lock_guard guard(untaken_lock_);
     untaken_.push_back(std::move(charge));
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is given back at once
+  }
+}
+
+// What it brings is known only when it is in the table. There is room again in a moment, mostly.
+SessionBase::Taking ServerSession::may_take_next(process::Uncharged& room) noexcept {
+  if (own_user_) return Taking::allowed;
+  constexpr int kMoments = 5;
+  for (int i = 0;; ++i) {
+    room = process::room_for_call(caller.uid);
+    if (room) return Taking::allowed;
+    const Next coming = look_at_next(socket());
+    if (!coming.sender) return Taking::nothing;
+    if (!coming.descriptors) return Taking::allowed;
+    if (i == kMoments) return Taking::refused;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 

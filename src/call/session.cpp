@@ -93,6 +93,10 @@ void SessionBase::take_packets(bool with_descriptors) noexcept {
   try {
     for (std::size_t i = 0; i < kMostPackets && !garbage_; ++i) {
       if (!with_descriptors && descriptors_come_next(socket())) return;
+      process::Uncharged room;
+      const Taking may = may_take_next(room);
+      garbage_ |= may == Taking::refused;
+      if (may != Taking::allowed) return;
       packet = take_packet(socket());
       packet.descriptors.sent_by(owner());
       using What = Packet::Kind;

@@ -4,6 +4,7 @@
 #include "door/attach.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
 #include <sys/socket.h>
@@ -29,6 +30,7 @@
 #include "process/per_process.hpp"
 #include "socket/acceptor.hpp"
 #include "socket/answers.hpp"
+#include "socket/few.hpp"
 
 namespace farcall::door {
 namespace {
@@ -127,8 +129,10 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
 
   // Somebody connects.
   void on_readable(std::uint32_t) noexcept override {
-    if (maker_ == 0 || process::same_user(maker_, ::geteuid()))
-      return acceptor_.accept_waiting(visitor_maker());
+    if (maker_ == 0 || process::same_user(maker_, ::geteuid())) {
+      if (!acceptor_.accept_waiting(visitor_maker())) detach();
+      return;
+    }
     // Who made the listener can have it wait: its flags are its maker's as well.
     try {
       process::run_later(maker_, [self = shared_from_this()] {
@@ -241,8 +245,11 @@ void NameWatches::read() noexcept {
 
 namespace {
 
-void refuse(int answers, int error) {
-  send_descriptors(answers, {}, static_cast<std::uint8_t>(error), Deadline::now());
+void refuse(int answers, int error) noexcept {
+  try {
+    send_descriptors(answers, {}, static_cast<std::uint8_t>(error), Deadline::now());
+  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it does not want to know
+  }
 }
 
 // Who has connected to an attachment, until it has said what it wants.
@@ -266,18 +273,40 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
     const auto keep = shared_from_this();
     (void)serve();
   }
-  // Does what it wants; false: it has not said so yet. It is told where there is no room for what
-  // it has sent, or wants; and of those who send faster than that can be thrown away nothing is
-  // taken.
+  // Does what it wants; false: it has not said so yet. It is told where there is no room for that;
+  // of those who send faster than that can be thrown away nothing is taken.
   bool serve() noexcept {
+    if (process::is_flooding(who_.uid)) return turn_away();
+    const process::Uncharged room = process::room_for_opening();
+    return room || process::is_own(who_.uid) ? serve(take_packet) : serve_apart();
+  }
+
+ private:
+  bool turn_away() noexcept {
+    refuse(socket_.get(), EAGAIN);
+    dismiss();
+    return true;
+  }
+  // There is no room for as much as it might send: a thread that does its user's work takes that,
+  // with what there is room for.
+  bool serve_apart() noexcept {
+    pollfd said{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
+    if (::poll(&said, 1, 0) <= 0) return false;
+    registration_.stop();
+    try {
+      process::run_later(who_.uid, [self = shared_from_this()] {
+        const process::NoFork guard;
+        if (!self->serve(take_few)) self->dismiss();
+      });
+      return true;
+    } catch (const std::exception&) {
+      return turn_away();
+    }
+  }
+  bool serve(Packet (&take)(int)) noexcept {
     Packet packet;
     try {
-      if (process::is_flooding(who_.uid)) {
-        refuse(socket_.get(), EAGAIN);
-        dismiss();
-        return true;
-      }
-      packet = take_packet(socket_.get());
+      packet = take(socket_.get());
       if (packet.kind == Packet::Kind::nothing) return false;
       if (packet.kind == Packet::Kind::overflow) refuse(socket_.get(), EAGAIN);
       if (const auto attachment = attachment_.lock();
@@ -291,8 +320,6 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
     dismiss();
     return true;
   }
-
- private:
   void open(const Attachment& attachment, const ReceivedFds& proof) {
     if (!(proof.empty() && who_.uid == 0) && !may_open(attachment, proof)) return;
     UniqueFd branch;
@@ -367,7 +394,8 @@ process::Acceptor::Take Attachment::visitor_maker() {
     process::Charge held(process::Resource::descriptors, who.uid, 1);
     if (full || !held) {
       // What is unread hides what is answered.
-      if (!process::is_flooding(who.uid)) take_packet(socket.get()).descriptors.sent_by(who.uid);
+      if (const auto room = process::room_for_opening(); room && !process::is_flooding(who.uid))
+        take_packet(socket.get()).descriptors.sent_by(who.uid);
       return refuse(socket.get(), EAGAIN);
     }
     auto visitor =

@@ -90,7 +90,7 @@ class SharedChannel::Listener final : public process::Watch,
   void on_readable(std::uint32_t) noexcept override {
     const auto channel = channel_.lock();
     if (!channel) return;
-    acceptor_.accept_waiting([&](const UniqueFd& client, const Credentials& who, bool full) {
+    (void)acceptor_.accept_waiting([&](const UniqueFd& client, const Credentials& who, bool full) {
       if (full) {
         message::answer(client.get(), EAGAIN, {});
       } else if (for_status_) {

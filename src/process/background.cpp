@@ -23,6 +23,7 @@ namespace farcall::process {
 namespace {
 
 struct Task {
+  Uncharged uncharged;
   std::list<PrivateFd> fds;  // to be closed
   Charge charge;
   std::function<void()> work;
@@ -67,6 +68,7 @@ class Pool {
       if (idle_ + awake_ == 0 && !add_thread() && threads_ == 0) return false;
       User& his = users_[user];
       const std::size_t weight = task.weight();
+      his.uncharged += task.uncharged.count();
       his.waiting.push_back(std::move(task));
       his.weight += weight;
       asleep = awake_ == 0;
@@ -84,11 +86,18 @@ class Pool {
     const std::size_t share = std::max<std::size_t>(8 * kMostWaiting / users_.size(), 1);
     return his->second.weight >= std::min({kMostWaiting, share, descriptor_table() / 4});
   }
+  // Of the descriptors that wait or are being closed.
+  std::size_t uncharged(uid_t user) {
+    const std::lock_guard guard(lock_);
+    const auto his = users_.find(user);
+    return his == users_.end() ? 0 : his->second.uncharged;
+  }
 
  private:
   struct User {
     Tasks waiting;
-    std::size_t weight = 0;  // of those, and of descriptors that are being closed
+    std::size_t weight = 0;     // of those, and of descriptors that are being closed
+    std::size_t uncharged = 0;  // likewise
     std::size_t running = 0;
 
     Tasks take() noexcept {
@@ -143,10 +152,13 @@ class Pool {
       ++user.running;
       ++busy_;
       std::size_t weight = 0;
+      std::size_t uncharged = 0;
       {
         Tasks mine = user.take();
-        for (const Task& task : mine)
+        for (const Task& task : mine) {
+          uncharged += task.uncharged.count();
           if (!task.work) weight += task.weight();
+        }
         // What this one takes may last.
         if (awake_ == 0 && next_due() != users_.end()) {
           if (idle_ != 0)
@@ -160,6 +172,7 @@ class Pool {
       guard.lock();
       --busy_;
       user.weight -= weight;
+      user.uncharged -= uncharged;
       if (--user.running == 0 && user.waiting.empty()) users_.erase(next);
       // What had to wait for this user's turn is seen by this thread, in the next round.
     }
@@ -202,12 +215,54 @@ bool Pool::add_thread() {
 // What waits in a parent is closed in its forked child by the fork.
 Pool& pool() { return PerProcess<Pool>::here(); }
 
+// A child has none of its parent's in hand.
+struct UnchargedOfAll {
+  std::atomic<std::size_t> count{0};
+};
+
+// The most that one packet may bring.
+constexpr std::size_t kMostInPacket = 253;
+
 }  // namespace
+
+Uncharged::Uncharged(uid_t user, std::size_t count) noexcept {
+  if (count == 0 || is_own(user)) return;
+  all_ = &PerProcess<UnchargedOfAll>::here().count;
+  count_ = count;
+  all_->fetch_add(count, std::memory_order_relaxed);
+}
+
+Uncharged Uncharged::reserve(std::size_t count, std::size_t most) noexcept {
+  Uncharged made;
+  auto& all = PerProcess<UnchargedOfAll>::here().count;
+  std::size_t now = all.load(std::memory_order_relaxed);
+  do {
+    if (now > most - std::min(most, count)) return made;
+  } while (!all.compare_exchange_weak(now, now + count, std::memory_order_relaxed));
+  made.all_ = &all;
+  made.count_ = count;
+  return made;
+}
+
+Uncharged room_for_opening() noexcept {
+  const std::size_t half = descriptor_table() / 2;
+  if (half < 2 * kMostInPacket) return {};
+  return Uncharged::reserve(kMostInPacket, half - kMostInPacket);
+}
+
+Uncharged room_for_call(uid_t user) noexcept {
+  const std::size_t table = descriptor_table();
+  Pool* const made = PerProcess<Pool>::made();
+  const std::size_t waiting = made != nullptr ? made->uncharged(user) : 0;
+  if (waiting != 0 && waiting + kMostInPacket > table / 4) return {};
+  return Uncharged::reserve(kMostInPacket, table / 2);
+}
 
 namespace {
 
 void close_all_later(uid_t user, std::list<PrivateFd>&& fds, Charge held) {
-  Task task{.fds = std::move(fds), .charge = std::move(held), .work = {}};
+  Task task{.uncharged = {}, .fds = std::move(fds), .charge = std::move(held), .work = {}};
+  if (!task.charge) task.uncharged = Uncharged(user, task.fds.size());
   // What one who may do as it likes sends faster than it is closed is closed here.
   if (is_own(user) && pool().behind(user)) return;
   (void)pool().add(user, task);
@@ -271,7 +326,7 @@ void run_later(uid_t user, std::function<void()> work) {
 }
 
 void catch_up(uid_t user, std::function<void()> work) {
-  Task task{.fds = {}, .charge = {}, .work = std::move(work)};
+  Task task{.uncharged = {}, .fds = {}, .charge = {}, .work = std::move(work)};
   if (!pool().add(user, task)) throw SystemError(EAGAIN, "no thread");
 }
 

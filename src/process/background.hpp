@@ -12,8 +12,10 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "farcall/memory.hpp"
@@ -24,6 +26,43 @@ namespace farcall::process {
 
 inline constexpr std::size_t kBackgroundThreads = 64;
 inline constexpr std::size_t kThreadsPerUser = 2;
+
+// Descriptors that other users have sent, and that nobody is charged for: those that wait to be
+// closed, and those of packets in hand. Given back when it goes.
+class Uncharged {
+ public:
+  Uncharged() noexcept = default;
+  // What is there already; nothing of this process's own user and root.
+  Uncharged(uid_t user, std::size_t count) noexcept;
+  // Room for what may come; empty, where with it there would be more than `most`, and not nothing
+  // else.
+  static Uncharged reserve(std::size_t count, std::size_t most) noexcept;
+  Uncharged(Uncharged&& other) noexcept
+      : all_(other.all_), count_(std::exchange(other.count_, 0)) {}
+  Uncharged& operator=(Uncharged&& other) noexcept {
+    std::swap(all_, other.all_);
+    std::swap(count_, other.count_);
+    return *this;
+  }
+  ~Uncharged() {
+    if (count_ != 0) all_->fetch_sub(count_, std::memory_order_relaxed);
+  }
+
+  explicit operator bool() const noexcept { return count_ != 0; }
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+
+ private:
+  std::atomic<std::size_t>* all_ = nullptr;
+  std::size_t count_ = 0;
+};
+
+// Room for a packet from somebody else, which may bring as many descriptors as the kernel lets it:
+// until these are charged for, or wait to be closed. Of all others together that is never more than
+// half of the table. For packets that open something: with room left for one that comes with a
+// call. For those, which `user` sends: of one user it is no more than a quarter. Where the table is
+// so small that one packet is more than that, it is one at a time.
+Uncharged room_for_opening() noexcept;
+Uncharged room_for_call(uid_t user) noexcept;
 
 // Closes what `user` has sent, and gives up the charge for it then. What this process's own user,
 // or root, sends faster than it is closed is closed here, and so is all for which there is no

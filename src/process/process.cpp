@@ -338,6 +338,8 @@ bool is_marked(int fd) noexcept {
 
 bool is_kept(int fd) noexcept { return is_marked(fd) && is_what_was_marked(fd); }
 
+bool is_lost(int fd) noexcept { return fd >= 0 && fd < kMostMarked && !is_kept(fd); }
+
 void give_up_number(int fd) noexcept {
   if (is_marked(fd)) unmark(fd);
 }

@@ -99,6 +99,9 @@ bool is_private(int fd) noexcept;
 bool is_kept(int fd) noexcept;
 // Whether the number was that of a private descriptor that has not been closed here.
 bool is_marked(int fd) noexcept;
+// Whether the number, which a private descriptor has, is the program's by now: it has put a file of
+// its own there. Not known of the highest numbers.
+bool is_lost(int fd) noexcept;
 // The number is the program's from now on.
 void give_up_number(int fd) noexcept;
 

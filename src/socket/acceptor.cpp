@@ -43,7 +43,8 @@ void Acceptor::start(const std::shared_ptr<Watch>& watch) {
 }
 
 void Acceptor::keep_spare() noexcept {
-  if (!spare_) spare_ = PrivateFd(UniqueFd(::fcntl(listener_.get(), F_DUPFD_CLOEXEC, 3)));
+  if (!spare_ && !lost())
+    spare_ = PrivateFd(UniqueFd(::fcntl(listener_.get(), F_DUPFD_CLOEXEC, 3)));
 }
 
 UniqueFd Acceptor::accept_one() const noexcept {
@@ -56,6 +57,10 @@ UniqueFd Acceptor::accept_one() const noexcept {
 UniqueFd Acceptor::accept(bool& full) noexcept {
   const std::lock_guard guard(lock_);
   if (!listener_) return {};
+  if (lost()) {
+    spare_.reset();  // which holds the address
+    return {};
+  }
   keep_spare();
   // No more come from one that was shut down, though it says so as of an error.
   const auto nobody = [] { return errno == EAGAIN || errno == EINVAL; };
@@ -73,14 +78,14 @@ UniqueFd Acceptor::accept(bool& full) noexcept {
   return client;
 }
 
-void Acceptor::accept_waiting(const Take& take) noexcept {
+bool Acceptor::accept_waiting(const Take& take) noexcept {
   constexpr int kMostAtOnce = 16;
   for (int i = 0; i < kMostAtOnce; ++i) {
     bool full = false;
     UniqueFd client = accept(full);
     if (!client) {
       if (full) look_again_later();
-      return;
+      return !lost();
     }
     Credentials who{};
     try {
@@ -88,11 +93,14 @@ void Acceptor::accept_waiting(const Take& take) noexcept {
       take(client, who, full);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
     }
-    if (client && !turn_away(who.uid, PrivateFd(std::move(client))))
-      return look_again_after(who.uid);
+    if (client && !turn_away(who.uid, PrivateFd(std::move(client)))) {
+      look_again_after(who.uid);
+      return true;
+    }
   }
   // Edges tell of those that come from now on.
   look_again();
+  return true;
 }
 
 // Ends an accept() that waits, by shutting its listener down.
@@ -128,13 +136,14 @@ bool Acceptor::accept_shared(const Take& take) noexcept {
     UniqueFd listener;
     {
       const std::lock_guard guard(lock_);
+      if (lost()) return false;
       listener = UniqueFd(::fcntl(listener_.get(), F_DUPFD_CLOEXEC, 3));
     }
     const auto alarm = std::make_shared<Alarm>(std::move(listener));
     alarm->start(alarm);
-    accept_waiting(take);
+    const bool there = accept_waiting(take);
     alarm->stop();
-    return !alarm->rang();
+    return there && !alarm->rang();
   } catch (const std::exception&) {
     look_again_later();  // there was no descriptor for a timer
     return true;
@@ -199,9 +208,9 @@ void Acceptor::turn_all_away() noexcept {
 void Acceptor::close() noexcept {
   registration_.stop();
   // Whoever is just accepting comes back at once.
-  ::shutdown(listener_.get(), SHUT_RDWR);
+  if (!lost()) ::shutdown(listener_.get(), SHUT_RDWR);
   const std::lock_guard guard(lock_);
-  if (listener_) turn_all_away();
+  if (listener_ && !lost()) turn_all_away();
   listener_.reset();
   spare_.reset();
 }

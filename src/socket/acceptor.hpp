@@ -29,11 +29,13 @@ class Acceptor {
   // Calls `take` for each who waits to be let in, with the client's socket, which is closed
   // elsewhere unless it is moved from; what `take` throws is dropped. `full`: the client can only
   // be turned away. After a few the reactor tells of the rest; after one whose user is over its
-  // share, when what that user has left is closed.
+  // share, when what that user has left is closed. False: the program has put a file of its own in
+  // the listener's place; the address is free now.
   using Take = std::function<void(UniqueFd& client, const Credentials& who, bool full)>;
-  void accept_waiting(const Take& take) noexcept;
+  bool accept_waiting(const Take& take) noexcept;
   // The same, of a listener that another process shares and can make a blocking one, on a thread
-  // that may wait. False: it had to be ended after kLongestAccept, and nobody is let in any more.
+  // that may wait. False, too: it had to be ended after kLongestAccept, and nobody is let in any
+  // more.
   bool accept_shared(const Take& take) noexcept;
   static constexpr auto kLongestAccept = std::chrono::seconds(3);
   // Those who wait are turned away; what they have sent is closed elsewhere, too.
@@ -43,6 +45,7 @@ class Acceptor {
   class Alarm;
   UniqueFd accept(bool& full) noexcept;
   UniqueFd accept_one() const noexcept;
+  [[nodiscard]] bool lost() const noexcept { return is_lost(listener_.get()); }
   void keep_spare() noexcept;
   void watch_for(std::uint32_t events) noexcept;
   void look_again() noexcept;

@@ -16,6 +16,7 @@
 #include "process/identity.hpp"
 #include "socket/acceptor.hpp"
 #include "socket/doorbells.hpp"
+#include "socket/few.hpp"
 #include "socket/wait_for.hpp"
 #include "wait/held_signals.hpp"
 
@@ -84,6 +85,11 @@ class Ancillary {
     if (!descriptors.empty()) add(SCM_RIGHTS, descriptors.data(), descriptors.size_bytes());
   }
   void prepare_to_receive() noexcept { message_.msg_controllen = buffer_.size(); }
+  // With room for the sender, and no more than so many descriptors: the kernel lets the rest go.
+  void prepare_to_receive_few(std::size_t descriptors) noexcept {
+    message_.msg_controllen = CMSG_SPACE(sizeof(ucred));
+    if (descriptors != 0) message_.msg_controllen += CMSG_LEN(descriptors * sizeof(int));
+  }
 
   // Takes over the descriptors that came. Returns how many control messages of other kinds did.
   unsigned collect(ReceivedFds& into, std::optional<Credentials>& sender) {
@@ -308,9 +314,12 @@ struct Received {
   ssize_t count;
   int flags;
 };
-Received receive_packet(int packet_socket, iovec piece, Packet& packet) {
+Received receive_packet(int packet_socket, iovec piece, Packet& packet, bool few = false) {
   Ancillary<kPacketDescriptors> ancillary;
-  ancillary.prepare_to_receive();
+  if (few)
+    ancillary.prepare_to_receive_few(kFewDescriptors);
+  else
+    ancillary.prepare_to_receive();
   msghdr& message = ancillary.message(std::span(&piece, 1));
   ssize_t count = 0;
   // Not recvmsg(2), which the C library makes a point of cancellation.
@@ -324,13 +333,11 @@ Received receive_packet(int packet_socket, iovec piece, Packet& packet) {
   return {count, message.msg_flags};
 }
 
-}  // namespace
-
-Packet take_packet(int packet_socket) {
+Packet take_packet(int packet_socket, bool few) {
   Packet packet;
   PacketHeader header{};
   const auto [count, flags] =
-      receive_packet(packet_socket, {.iov_base = &header, .iov_len = sizeof header}, packet);
+      receive_packet(packet_socket, {.iov_base = &header, .iov_len = sizeof header}, packet, few);
   if (count < 0) return packet;
   using Kind = Packet::Kind;
   const bool proper = count == sizeof header && (flags & MSG_TRUNC) == 0 &&
@@ -339,7 +346,7 @@ Packet take_packet(int packet_socket) {
     packet.kind = Kind::doorbell;
   } else if (proper && (flags & MSG_CTRUNC) != 0) {
     // Nobody can send more than there is room for in `control`; so it is our table that is full.
-    packet.kind = Kind::overflow;
+    if (!few || packet.descriptors.size() < kFewDescriptors) packet.kind = Kind::overflow;
   } else if (proper && header.descriptors == packet.descriptors.size()) {
     packet.kind = Kind::descriptors;
   }
@@ -348,6 +355,30 @@ Packet take_packet(int packet_socket) {
     packet.more = header.more != 0;
   }
   return packet;
+}
+
+}  // namespace
+
+Packet take_packet(int packet_socket) { return take_packet(packet_socket, false); }
+Packet take_few(int packet_socket) { return take_packet(packet_socket, true); }
+
+Next look_at_next(int packet_socket) noexcept {
+  std::byte first{};
+  iovec piece{.iov_base = &first, .iov_len = sizeof first};
+  Ancillary<0> ancillary;
+  ancillary.prepare_to_receive_few(0);
+  msghdr& message = ancillary.message(std::span(&piece, 1));
+  Next next;
+  // Not recvmsg(2), which the C library makes a point of cancellation.
+  if (::syscall(SYS_recvmsg, packet_socket, &message, MSG_PEEK | MSG_CMSG_CLOEXEC | MSG_DONTWAIT) <
+      0)
+    return next;
+  ReceivedFds none;
+  std::optional<Credentials> sender;
+  (void)ancillary.collect(none, sender);
+  if (sender) next.sender = sender->uid;
+  next.descriptors = (message.msg_flags & MSG_CTRUNC) != 0;
+  return next;
 }
 
 bool descriptors_come_next(int packet_socket) noexcept {

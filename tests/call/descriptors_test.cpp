@@ -409,6 +409,90 @@ TEST(Descriptors, ThatComeFasterThanTheyAreClosedHoldUpTheirSenderAlone) {
   EXPECT_EQ(ask(client, "after"), "after");
 }
 
+// Keeps the threads busy that close what some users have sent.
+class NothingIsClosedOf {
+ public:
+  explicit NothingIsClosedOf(std::span<const uid_t> users) {
+    const std::size_t all = users.size() * process::kThreadsPerUser;
+    for (std::size_t i = 0; i < all; ++i)
+      process::catch_up(users[i % users.size()], [this] {
+        ++at_work_;
+        release_.wait();
+        --at_work_;
+      });
+    EXPECT_TRUE(eventually([&] { return at_work_ == all; }));
+  }
+  NothingIsClosedOf(const NothingIsClosedOf&) = delete;
+  NothingIsClosedOf& operator=(const NothingIsClosedOf&) = delete;
+  ~NothingIsClosedOf() {
+    release_.count_down();
+    EXPECT_TRUE(eventually([&] { return at_work_ == 0; }));
+  }
+
+ private:
+  std::latch release_{1};
+  std::atomic<std::size_t> at_work_{0};
+};
+
+struct DescriptorsOfStrangers : ::testing::Test {
+  static constexpr std::size_t kTable = 1024;
+  // Of no other test.
+  const uid_t kAnother = door::test::kNobody + 10'000;
+
+  void SetUp() override {
+    if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+    if (door::test::kAddressSanitizer)
+      GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit usual{.rlim_cur = kTable, .rlim_max = before_.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  }
+  void TearDown() override {
+    if (before_.rlim_cur != 0) ::setrlimit(RLIMIT_NOFILE, &before_);
+  }
+
+ private:
+  rlimit before_{};
+};
+
+// Sends packets that are as large as may be, and mean nothing.
+void send_rubbish(uid_t user, std::span<const int> sockets, std::uint8_t purpose) {
+  in_child([&] {
+    ASSERT_TRUE(door::test::become(user));
+    const std::vector<int> many(kPacketDescriptors, STDERR_FILENO);
+    for (const int socket : sockets) send_descriptors(socket, many, purpose);
+  });
+}
+
+TEST_F(DescriptorsOfStrangers, TakeNoMoreThanHalfOfTheTableAltogether) {
+  Server server;
+  const auto endpoint = server.port.open_endpoint({}, {});
+  const std::array<uid_t, 3> users{door::test::kNobody, door::test::kNobody + 1, kAnother};
+  const UniqueFd for_all = endpoint->branch();
+  const std::size_t before = door::test::open_descriptors();
+  {
+    const NothingIsClosedOf held(users);
+    std::vector<UniqueFd> ways_in;
+    for (const uid_t user : users) {
+      ways_in.push_back(endpoint->branch({}, nullptr, {}, user));
+      const int way_in = ways_in.back().get();
+      send_rubbish(user, std::array{way_in, way_in}, kPurposeSession);
+    }
+    EXPECT_TRUE(
+        eventually([&] { return door::test::open_descriptors() >= before + kPacketDescriptors; }));
+    in_child([port = for_all.get(), user = kAnother + 1] {
+      ASSERT_TRUE(door::test::become(user));
+      Client client(port);
+      EXPECT_EQ(ask(client, "still"), "still");
+    });
+    EXPECT_LE(door::test::open_descriptors(), before + kTable / 2);
+  }
+  EXPECT_TRUE(eventually([&] {
+    return endpoint->unsolicited().descriptors > 2 * kPacketDescriptors &&
+           door::test::open_descriptors() < before + 50;
+  })) << "all is taken in the end";
+}
+
 // All of the memory that has come is mapped by the server, however short the request in it is.
 TEST(Descriptors, OfMemoryBeyondWhatItsSenderMayHoldAreRefused) {
   if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";

@@ -2,7 +2,14 @@
 //
 // Descriptor numbers that come to stand for something else without the library's knowledge.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
 
 #include "door/attached.hpp"
 #include "farcall/wait.hpp"
@@ -190,6 +197,56 @@ TEST_F(DoorStale, WhatAVforkChildPutsInTheLibrarysPlaceIsNotThereHere) {
     ASSERT_EQ(::waitpid(child, nullptr, 0), child);
     for (const int fd : kept) EXPECT_EQ(ERROR_OF(::close(fd)), EBADF) << fd;
   });
+}
+
+std::set<int> listening_sockets() {
+  std::set<int> all;
+  for (int fd = 3; fd < 1024; ++fd) {
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0)
+      all.insert(fd);
+  }
+  return all;
+}
+
+// Whether the reactor listens for something there.
+bool is_watched(int fd) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fdinfo")) {
+    std::ifstream file(entry.path());
+    for (std::string word; file >> word;) {
+      int watched = -1;
+      if (word == "tfd:" && file >> watched && watched == fd) return true;
+    }
+  }
+  return false;
+}
+
+// An attachment has a second descriptor of its socket, which would keep the address.
+TEST_F(DoorStale, TheProgramMayTakeTheNumbersOfAnAttachment) {
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  for (const bool listener : {true, false}) {
+    const std::set<int> before = listening_sockets();
+    ASSERT_EQ(::fattach(door, path.c_str()), 0);
+    std::set<int> made = listening_sockets();
+    std::erase_if(made, [&](int fd) { return before.contains(fd); });
+    std::erase_if(made, [&](int fd) { return is_watched(fd) != listener; });
+    ASSERT_EQ(made.size(), 1U);
+    const int number = *made.begin();
+    ASSERT_EQ(::dup2(STDIN_FILENO, number), number);
+    EXPECT_TRUE(listener ? opens_as_file(path) : opens_as(path, id_of(door)));
+    EXPECT_EQ(ERROR_OF(::fdetach(path.c_str())), listener ? EINVAL : 0);
+    struct stat mine {};
+    struct stat standard {};
+    ASSERT_EQ(::fstat(number, &mine), 0);
+    ASSERT_EQ(::fstat(STDIN_FILENO, &standard), 0);
+    EXPECT_EQ(mine.st_ino, standard.st_ino) << "the number is the program's";
+    ::close(number);
+  }
+  ASSERT_EQ(::fattach(door, path.c_str()), 0);
+  EXPECT_TRUE(opens_as(path, id_of(door)));
 }
 
 }  // namespace
