@@ -38,7 +38,8 @@ class BridgeConfig : public testing::Test {
 
 TEST_F(BridgeConfig, HoldsAllThatTheCommandLineCanSay) {
   const Config config = read(
-      "[nats]\nservers = [\"nats://a:4222\", \"tls://b:4222\"]\nuser = \"u\"\ntls_ca = \"/ca\"\n"
+      "[nats]\nservers = [\"nats://a:4222\", \"tls://b:4222\"]\nuser = \"u\"\ntls_ca = "
+      "\"/dev/null\"\n"
       "domain = \"prod\"\n[bridge]\ndeath_bound = 1.5\nconnect_bound = 3\nworkers = 7\n"
       "[[export]]\ndoor = \"/run/quote\"\nsubject = \"quote.v1\"\n"
       "[[import]]\nchannel = \"upper\"\nsubject = \"text.upper\"\nmode = 0o660\n"
