@@ -488,36 +488,9 @@ TEST_F(DescriptorsOfStrangers, TakeNoMoreThanHalfOfTheTableAltogether) {
     EXPECT_LE(door::test::open_descriptors(), before + kTable / 2);
   }
   EXPECT_TRUE(eventually([&] {
-    return endpoint->unsolicited().descriptors > 2 * kPacketDescriptors &&
+    return endpoint->unsolicited().descriptors > kPacketDescriptors &&
            door::test::open_descriptors() < before + 50;
   })) << "all is taken in the end";
-}
-
-// What a packet brings is not known before it is taken, whatever it says.
-TEST_F(DescriptorsOfStrangers, ComeWithCallsInOnePacketAtATimeUntilTheyAreClosed) {
-  Server server;
-  const UniqueFd way_in(::dup(server.port.descriptor()));
-  const std::array<uid_t, 1> users{door::test::kNobody};
-  const std::size_t before = door::test::open_descriptors();
-  {
-    const NothingIsClosedOf held(users);
-    in_child([port = way_in.get()] {
-      ASSERT_TRUE(door::test::become(door::test::kNobody));
-      RawSession first(port);
-      ASSERT_TRUE(first.welcome());
-      RawSession second(port);
-      ASSERT_TRUE(second.welcome());
-      const std::vector<int> many(kPacketDescriptors, STDERR_FILENO);
-      for (const RawSession* session : {&first, &second}) {
-        send_descriptors(session->socket.get(), many, kFirstOwnPurpose);
-        session->give(Kind::request, 1, 0, kDescriptors);
-      }
-    });
-    EXPECT_TRUE(eventually([&] { return server.port.sessions() == 0; }));
-    EXPECT_GE(door::test::open_descriptors(), before + kPacketDescriptors);
-    EXPECT_LE(door::test::open_descriptors(), before + kTable / 4 + 16);
-  }
-  EXPECT_TRUE(eventually([&] { return door::test::open_descriptors() < before + 50; }));
 }
 
 // All of the memory that has come is mapped by the server, however short the request in it is.
