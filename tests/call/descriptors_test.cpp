@@ -488,7 +488,7 @@ TEST_F(DescriptorsOfStrangers, TakeNoMoreThanHalfOfTheTableAltogether) {
     EXPECT_LE(door::test::open_descriptors(), before + kTable / 2);
   }
   EXPECT_TRUE(eventually([&] {
-    return endpoint->unsolicited().descriptors > 2 * kPacketDescriptors &&
+    return endpoint->unsolicited().descriptors > kPacketDescriptors &&
            door::test::open_descriptors() < before + 50;
   })) << "all is taken in the end";
 }
