@@ -52,8 +52,8 @@ class EndpointState::Branch final : public Watch, public std::enable_shared_from
     for (int i = 0; i < kMostAtOnce; ++i) {
       // Whose rubbish comes faster than it can be thrown away has to wait.
       if (is_flooding(user_)) return pause(user_, false);
-      const process::Uncharged room = process::room_for_opening();
-      if (!room) {
+      process::PacketInHand in_hand;
+      if (!in_hand.take_to_open()) {
         const Next next = look_at_next(inner_.get());
         if (next.sender && !process::is_own(*next.sender)) return pause(*next.sender, true);
       }

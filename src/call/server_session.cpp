@@ -207,19 +207,22 @@ void ServerSession::keep_until_taken(Charge&& charge) noexcept {
   }
 }
 
-// What it brings is known only when it is in the table. There is room again in a moment, mostly.
-SessionBase::Taking ServerSession::may_take_next(process::Uncharged& room) noexcept {
-  if (own_user_) return Taking::allowed;
+// How many it brings is known only when they are in the table. Threads that are at it are through
+// in a moment, however busy the machine is. What others have sent may be long in closing.
+bool ServerSession::may_take_next(process::PacketInHand& in_hand) noexcept {
+  using Room = process::PacketInHand::Room;
+  if (own_user_) return true;
+  const Next packet = look_at_next(socket());
+  if (!packet.descriptors) return true;
   constexpr int kMoments = 5;
-  for (int i = 0;; ++i) {
-    room = process::room_for_call(caller.uid);
-    if (room) return Taking::allowed;
-    const Next coming = look_at_next(socket());
-    if (!coming.sender) return Taking::nothing;
-    if (!coming.descriptors) return Taking::allowed;
-    if (i == kMoments) return Taking::refused;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int full = 0; full < kMoments;) {
+    const Room room = in_hand.take_for_call(caller.uid, packet.claimed);
+    if (room == Room::given) return true;
+    if (room == Room::full) ++full;
+    std::this_thread::sleep_for(room == Room::full ? std::chrono::microseconds(1000)
+                                                   : std::chrono::microseconds(100));
   }
+  return false;
 }
 
 // Descriptors that nobody has asked for yet count as their sender's, and nobody has more sent than

@@ -272,7 +272,7 @@ class ServerSession final : public SessionBase {
   // Memory is replaced by who has read what was in the last one, or is about to write.
   void let_go_of_transfer() noexcept override { drop_transfer(true); }
   bool other_packet(const Packet& packet) noexcept override;
-  Taking may_take_next(process::Uncharged& room) noexcept override;
+  bool may_take_next(process::PacketInHand& in_hand) noexcept override;
   bool may_keep(std::size_t count) noexcept override;
   bool may_hold(std::size_t bytes, Charge& charge) noexcept override {
     charge = bytes_charged(bytes, endpoint->limits().bytes_per_user);

@@ -93,10 +93,9 @@ void SessionBase::take_packets(bool with_descriptors) noexcept {
   try {
     for (std::size_t i = 0; i < kMostPackets && !garbage_; ++i) {
       if (!with_descriptors && descriptors_come_next(socket())) return;
-      process::Uncharged room;
-      const Taking may = may_take_next(room);
-      garbage_ |= may == Taking::refused;
-      if (may != Taking::allowed) return;
+      process::PacketInHand in_hand;
+      garbage_ |= !may_take_next(in_hand);
+      if (garbage_) return;
       packet = take_packet(socket());
       packet.descriptors.sent_by(owner());
       using What = Packet::Kind;

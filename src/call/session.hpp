@@ -265,10 +265,8 @@ class SessionBase {
   [[nodiscard]] virtual bool keeps_early_descriptors() const noexcept { return true; }
   // Whether nothing has come beside what has been taken.
   [[nodiscard]] bool nothing_left() const noexcept { return arrived_.empty(); }
-  // Whether the next packet may be taken, which may bring many descriptors: with room for them
-  // where they have to be counted.
-  enum class Taking : std::uint8_t { allowed, nothing, refused };
-  virtual Taking may_take_next(process::Uncharged&) noexcept { return Taking::allowed; }
+  // Whether the next packet may be taken, which may bring many descriptors.
+  virtual bool may_take_next(process::PacketInHand&) noexcept { return true; }
   // Whether more descriptors may be kept here than there are now.
   virtual bool may_keep(std::size_t) noexcept { return true; }
   // Whether memory may be made for a long message; `charge`: for the accounts.

@@ -277,8 +277,8 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
   // of those who send faster than that can be thrown away nothing is taken.
   bool serve() noexcept {
     if (process::is_flooding(who_.uid)) return turn_away();
-    const process::Uncharged room = process::room_for_opening();
-    return room || process::is_own(who_.uid) ? serve(take_packet) : serve_apart();
+    process::PacketInHand in_hand;
+    return in_hand.take_to_open() || process::is_own(who_.uid) ? serve(take_packet) : serve_apart();
   }
 
  private:
@@ -394,7 +394,8 @@ process::Acceptor::Take Attachment::visitor_maker() {
     process::Charge held(process::Resource::descriptors, who.uid, 1);
     if (full || !held) {
       // What is unread hides what is answered.
-      if (const auto room = process::room_for_opening(); room && !process::is_flooding(who.uid))
+      process::PacketInHand in_hand;
+      if (in_hand.take_to_open() && !process::is_flooding(who.uid))
         take_packet(socket.get()).descriptors.sent_by(who.uid);
       return refuse(socket.get(), EAGAIN);
     }

@@ -215,10 +215,12 @@ bool Pool::add_thread() {
 // What waits in a parent is closed in its forked child by the fork.
 Pool& pool() { return PerProcess<Pool>::here(); }
 
-// A child has none of its parent's in hand.
+// A child has none of its parent's.
 struct UnchargedOfAll {
-  std::atomic<std::size_t> count{0};
+  std::atomic<std::size_t> waiting{0};
+  std::atomic<std::size_t> packets{0};  // in hand
 };
+UnchargedOfAll& uncharged() { return PerProcess<UnchargedOfAll>::here(); }
 
 // The most that one packet may bring.
 constexpr std::size_t kMostInPacket = 253;
@@ -227,35 +229,41 @@ constexpr std::size_t kMostInPacket = 253;
 
 Uncharged::Uncharged(uid_t user, std::size_t count) noexcept {
   if (count == 0 || is_own(user)) return;
-  all_ = &PerProcess<UnchargedOfAll>::here().count;
+  all_ = &uncharged().waiting;
   count_ = count;
   all_->fetch_add(count, std::memory_order_relaxed);
 }
 
-Uncharged Uncharged::reserve(std::size_t count, std::size_t most) noexcept {
-  Uncharged made;
-  auto& all = PerProcess<UnchargedOfAll>::here().count;
-  std::size_t now = all.load(std::memory_order_relaxed);
-  do {
-    if (now > most - std::min(most, count)) return made;
-  } while (!all.compare_exchange_weak(now, now + count, std::memory_order_relaxed));
-  made.all_ = &all;
-  made.count_ = count;
-  return made;
+// How many others there are.
+std::size_t PacketInHand::take() noexcept {
+  packets_ = &uncharged().packets;
+  return packets_->fetch_add(1, std::memory_order_relaxed);
 }
 
-Uncharged room_for_opening() noexcept {
-  const std::size_t half = descriptor_table() / 2;
-  if (half < 2 * kMostInPacket) return {};
-  return Uncharged::reserve(kMostInPacket, half - kMostInPacket);
+void PacketInHand::put_back() noexcept {
+  if (packets_ != nullptr) packets_->fetch_sub(1, std::memory_order_relaxed);
+  packets_ = nullptr;
 }
 
-Uncharged room_for_call(uid_t user) noexcept {
+bool PacketInHand::take_to_open() noexcept {
+  const std::size_t others = take();
+  const std::size_t waiting = uncharged().waiting.load(std::memory_order_relaxed);
+  if (waiting + (others + 2) * kMostInPacket <= descriptor_table() / 2) return true;
+  put_back();
+  return false;
+}
+
+PacketInHand::Room PacketInHand::take_for_call(uid_t user, std::size_t claimed) noexcept {
   const std::size_t table = descriptor_table();
   Pool* const made = PerProcess<Pool>::made();
-  const std::size_t waiting = made != nullptr ? made->uncharged(user) : 0;
-  if (waiting != 0 && waiting + kMostInPacket > table / 4) return {};
-  return Uncharged::reserve(kMostInPacket, table / 2);
+  const std::size_t his = made != nullptr ? made->uncharged(user) : 0;
+  if (his != 0 && his + claimed > table / 4) return Room::full;
+  const std::size_t others = take();
+  const std::size_t waiting = uncharged().waiting.load(std::memory_order_relaxed);
+  if (others == 0 ? waiting <= table / 4 : waiting + (others + 1) * kMostInPacket <= table / 2)
+    return Room::given;
+  put_back();
+  return waiting <= table / 4 ? Room::busy : Room::full;
 }
 
 namespace {

@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -27,16 +28,13 @@ namespace farcall::process {
 inline constexpr std::size_t kBackgroundThreads = 64;
 inline constexpr std::size_t kThreadsPerUser = 2;
 
-// Descriptors that other users have sent, and that nobody is charged for: those that wait to be
-// closed, and those of packets in hand. Given back when it goes.
+// Descriptors that other users have sent, that nobody is charged for, and that wait to be closed or
+// are being closed. Of this process's own user and root nothing is counted. Given back when it
+// goes.
 class Uncharged {
  public:
   Uncharged() noexcept = default;
-  // What is there already; nothing of this process's own user and root.
   Uncharged(uid_t user, std::size_t count) noexcept;
-  // Room for what may come; empty, where with it there would be more than `most`, and not nothing
-  // else.
-  static Uncharged reserve(std::size_t count, std::size_t most) noexcept;
   Uncharged(Uncharged&& other) noexcept
       : all_(other.all_), count_(std::exchange(other.count_, 0)) {}
   Uncharged& operator=(Uncharged&& other) noexcept {
@@ -47,8 +45,6 @@ class Uncharged {
   ~Uncharged() {
     if (count_ != 0) all_->fetch_sub(count_, std::memory_order_relaxed);
   }
-
-  explicit operator bool() const noexcept { return count_ != 0; }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
 
  private:
@@ -56,13 +52,32 @@ class Uncharged {
   std::size_t count_ = 0;
 };
 
-// Room for a packet from somebody else, which may bring as many descriptors as the kernel lets it:
-// until these are charged for, or wait to be closed. Of all others together that is never more than
-// half of the table. For packets that open something: with room left for one that comes with a
-// call. For those, which `user` sends: of one user it is no more than a quarter. Where the table is
-// so small that one packet is more than that, it is one at a time.
-Uncharged room_for_opening() noexcept;
-Uncharged room_for_call(uid_t user) noexcept;
+// A packet of somebody else's that a thread is about to take, which may bring as many descriptors
+// as the kernel lets it: until these are charged for, or wait to be closed. Of all others together
+// there are never more than half of the table of both; in a table of which one packet is more than
+// a quarter, of such packets no more than one.
+class PacketInHand {
+ public:
+  PacketInHand() noexcept = default;
+  PacketInHand(const PacketInHand&) = delete;
+  PacketInHand& operator=(const PacketInHand&) = delete;
+  ~PacketInHand() { put_back(); }
+
+  // For a packet that opens something, with room left for one that comes with a call. False: there
+  // is none.
+  bool take_to_open() noexcept;
+  // For a packet that comes with a call of `user`, and says that it brings so many. busy: there is
+  // room as soon as others have dealt with theirs, which needs nobody's help; full: when somebody's
+  // have been closed.
+  enum class Room : std::uint8_t { given, busy, full };
+  Room take_for_call(uid_t user, std::size_t claimed) noexcept;
+
+ private:
+  std::size_t take() noexcept;
+  void put_back() noexcept;
+
+  std::atomic<std::size_t>* packets_ = nullptr;
+};
 
 // Closes what `user` has sent, and gives up the charge for it then. What this process's own user,
 // or root, sends faster than it is closed is closed here, and so is all for which there is no

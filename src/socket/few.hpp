@@ -24,6 +24,7 @@ Packet take_few(int packet_socket);
 struct Next {
   std::optional<uid_t> sender;  // not known: there is none, or the other side has closed
   bool descriptors = false;     // whether it brings any
+  std::size_t claimed = 0;      // how many it says, if it is a packet of ours
 };
 Next look_at_next(int packet_socket) noexcept;
 

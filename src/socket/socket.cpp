@@ -363,8 +363,8 @@ Packet take_packet(int packet_socket) { return take_packet(packet_socket, false)
 Packet take_few(int packet_socket) { return take_packet(packet_socket, true); }
 
 Next look_at_next(int packet_socket) noexcept {
-  std::byte first{};
-  iovec piece{.iov_base = &first, .iov_len = sizeof first};
+  PacketHeader header{};
+  iovec piece{.iov_base = &header, .iov_len = sizeof header};
   Ancillary<0> ancillary;
   ancillary.prepare_to_receive_few(0);
   msghdr& message = ancillary.message(std::span(&piece, 1));
@@ -378,6 +378,7 @@ Next look_at_next(int packet_socket) noexcept {
   (void)ancillary.collect(none, sender);
   if (sender) next.sender = sender->uid;
   next.descriptors = (message.msg_flags & MSG_CTRUNC) != 0;
+  if (header.magic == PacketHeader::kMagic) next.claimed = header.descriptors;
   return next;
 }
 

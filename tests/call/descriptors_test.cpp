@@ -493,6 +493,37 @@ TEST_F(DescriptorsOfStrangers, TakeNoMoreThanHalfOfTheTableAltogether) {
   })) << "all is taken in the end";
 }
 
+// Each packet could bring more than a small table has: they are taken one after the other.
+TEST_F(DescriptorsOfStrangers, ThatAreFewAreAllTakenByASmallTable) {
+  rlimit small{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &small), 0);
+  small.rlim_cur = 256;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
+  Server server(farcall::test::echo, 4);
+  const int port = server.port.descriptor();
+  std::vector<std::unique_ptr<door::test::Child>> clients;
+  for (uid_t i = 0; i < 4; ++i)
+    clients.push_back(std::make_unique<door::test::Child>([&] {
+      ASSERT_TRUE(door::test::become(door::test::kNobody + 2 * i));
+      Client client(port);
+      const std::array two{STDERR_FILENO, STDERR_FILENO};
+      for (int j = 0; j < 200; ++j) {
+        std::array<std::byte, 4> buffer{};
+        CallResults results;
+        results.buffer = buffer;
+        CallArguments arguments;
+        arguments.data = buffer;
+        arguments.descriptors = two;
+        ASSERT_EQ(failure_of([&] {
+                    EXPECT_EQ(client.call(arguments, results, Deadline::after(2 * kPatience)),
+                              Outcome::ok);
+                  }),
+                  0);
+      }
+    }));
+  for (const auto& client : clients) EXPECT_EQ(client->join(), 0);
+}
+
 // All of the memory that has come is mapped by the server, however short the request in it is.
 TEST(Descriptors, OfMemoryBeyondWhatItsSenderMayHoldAreRefused) {
   if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
