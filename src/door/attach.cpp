@@ -287,8 +287,7 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
     dismiss();
     return true;
   }
-  // There is no room for as much as it might send: a thread that does its user's work takes that,
-  // with what there is room for.
+  // Where there is no room for as much as it might send: by a thread that does its user's work.
   bool serve_apart() noexcept {
     pollfd said{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
     if (::poll(&said, 1, 0) <= 0) return false;

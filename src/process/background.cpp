@@ -257,13 +257,14 @@ PacketInHand::Room PacketInHand::take_for_call(uid_t user, std::size_t claimed) 
   const std::size_t table = descriptor_table();
   Pool* const made = PerProcess<Pool>::made();
   const std::size_t his = made != nullptr ? made->uncharged(user) : 0;
-  if (his != 0 && his + claimed > table / 4) return Room::full;
-  const std::size_t others = take();
+  // Something is left for those of whom nothing waits.
+  const std::size_t most = table / 2 - (his != 0 ? table / 8 : 0);
   const std::size_t waiting = uncharged().waiting.load(std::memory_order_relaxed);
-  if (others == 0 ? waiting <= table / 4 : waiting + (others + 1) * kMostInPacket <= table / 2)
-    return Room::given;
+  if (waiting + claimed > most || (his != 0 && his + claimed > table / 4)) return Room::full;
+  const std::size_t others = take();
+  if (others == 0 || waiting + (others + 1) * kMostInPacket <= most) return Room::given;
   put_back();
-  return waiting <= table / 4 ? Room::busy : Room::full;
+  return Room::busy;
 }
 
 namespace {

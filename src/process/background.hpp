@@ -54,8 +54,8 @@ class Uncharged {
 
 // A packet of somebody else's that a thread is about to take, which may bring as many descriptors
 // as the kernel lets it: until these are charged for, or wait to be closed. Of all others together
-// there are never more than half of the table of both; in a table of which one packet is more than
-// a quarter, of such packets no more than one.
+// there are never more than half of the table of both, but for one packet that brings more than it
+// says.
 class PacketInHand {
  public:
   PacketInHand() noexcept = default;
