@@ -120,7 +120,8 @@ class EndpointState::Branch final : public Watch, public std::enable_shared_from
       else
         catch_up(sender, resume);
     } catch (const std::exception&) {
-      resume();
+      // There is no thread. What is left in the socket would be told of again, at once and always.
+      if (!takes_few || take(take_few) != After::ended) resume();
     }
   }
   void go_on_with_few() noexcept {

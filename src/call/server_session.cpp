@@ -215,12 +215,12 @@ bool ServerSession::may_take_next(process::PacketInHand& in_hand) noexcept {
   const Next packet = look_at_next(socket());
   if (!packet.descriptors) return true;
   constexpr int kMoments = 5;
-  for (int full = 0; full < kMoments;) {
+  constexpr int kTurns = 20'000;
+  for (int full = 0, busy = 0; full < kMoments && busy < kTurns;) {
     const Room room = in_hand.take_for_call(caller.uid, packet.claimed);
     if (room == Room::given) return true;
-    if (room == Room::full) ++full;
-    std::this_thread::sleep_for(room == Room::full ? std::chrono::microseconds(1000)
-                                                   : std::chrono::microseconds(100));
+    ++(room == Room::full ? full : busy);
+    std::this_thread::sleep_for(std::chrono::microseconds(room == Room::full ? 1000 : 100));
   }
   return false;
 }

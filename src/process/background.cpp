@@ -68,9 +68,10 @@ class Pool {
       if (idle_ + awake_ == 0 && !add_thread() && threads_ == 0) return false;
       User& his = users_[user];
       const std::size_t weight = task.weight();
-      his.uncharged += task.uncharged.count();
+      const std::size_t uncharged = task.uncharged.count();
       his.waiting.push_back(std::move(task));
       his.weight += weight;
+      his.uncharged += uncharged;
       asleep = awake_ == 0;
     }
     if (asleep) changed_.notify_one();

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <iterator>
@@ -16,6 +18,8 @@
 #include <new>
 #include <span>
 #include <vector>
+
+#include "process/per_process.hpp"
 
 namespace farcall::process {
 namespace {
@@ -74,6 +78,15 @@ class Message {
   msghdr header_{};
 };
 
+// A table of its own has the lowest numbers in it at first, as the kernel copies 64 at a time. To
+// close such a copy takes as long as its file likes, which may be a peer's.
+constexpr auto kLongestBeginning = std::chrono::seconds(1);
+constexpr int kMostBeginning = 4;
+struct Beginning {
+  std::atomic<int> threads{0};
+};
+std::atomic<int>& beginning() { return PerProcess<Beginning>::here().threads; }
+
 enum class Stage : int { begun, listening, sent, taken, closed, refused };
 
 struct Batch {
@@ -83,13 +96,21 @@ struct Batch {
   void reach(Stage next) {
     {
       const std::lock_guard guard(lock_);
-      stage_ = next;
+      stage_ = std::max(stage_, next);  // refused it stays
     }
     changed_.notify_one();
   }
   Stage await_beyond(Stage before) {
     std::unique_lock guard(lock_);
     changed_.wait(guard, [&] { return stage_ > before; });
+    return stage_;
+  }
+  // The same of the beginning, but not without end: refused.
+  Stage await_beginning() {
+    const auto until = std::chrono::system_clock::now() + kLongestBeginning;
+    std::unique_lock guard(lock_);
+    if (!changed_.wait_until(guard, until, [&] { return stage_ > Stage::begun; }))
+      stage_ = Stage::refused;
     return stage_;
   }
 
@@ -103,8 +124,9 @@ struct Batch {
 void take_and_end(Batch& batch) {
   // A table of its own, with nothing in it.
   constexpr unsigned kFirst = 3;
-  if (::syscall(SYS_close_range, kFirst, ~0U, CLOSE_RANGE_UNSHARE) != 0)
-    return batch.reach(Stage::refused);
+  const bool alone = ::syscall(SYS_close_range, kFirst, ~0U, CLOSE_RANGE_UNSHARE) == 0;
+  beginning().fetch_sub(1, std::memory_order_relaxed);
+  if (!alone) return batch.reach(Stage::refused);
   ::syscall(SYS_close_range, 0U, kFirst - 1, 0U);
   // Connected before it has a name: nobody else can send to it.
   const int inbox = datagram_socket();
@@ -141,9 +163,13 @@ bool close_some(std::list<PrivateFd>& sockets) {
     const std::unique_ptr<std::shared_ptr<Batch>> mine(static_cast<std::shared_ptr<Batch>*>(given));
     take_and_end(**mine);
   };
-  if (start_thread("farcall-exit", run, theirs.get()) != 0) return false;
+  if (beginning().fetch_add(1, std::memory_order_relaxed) >= kMostBeginning ||
+      start_thread("farcall-exit", run, theirs.get()) != 0) {
+    beginning().fetch_sub(1, std::memory_order_relaxed);
+    return false;
+  }
   (void)theirs.release();
-  if (batch->await_beyond(Stage::begun) != Stage::listening) return false;
+  if (batch->await_beginning() != Stage::listening) return false;
   batch->reach(send_all(outbox.get(), *batch) ? Stage::sent : Stage::refused);
   if (batch->await_beyond(Stage::sent) != Stage::taken) return false;
   sockets.clear();

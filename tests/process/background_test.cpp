@@ -23,9 +23,11 @@
 
 #include "door/child.hpp"
 #include "door/lingering.hpp"
+#include "door/sandbox.hpp"
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
 #include "process/exit_close.hpp"
+#include "silent_file.hpp"
 
 namespace farcall::test {
 namespace {
@@ -323,6 +325,35 @@ TEST(Background, SocketsThatNeedSeveralMessagesAreClosedElsewhere) {
   EXPECT_TRUE(process::close_by_exit(sockets));
   EXPECT_TRUE(sockets.empty());
   EXPECT_EQ(::fcntl(last, F_GETFD), -1);
+}
+
+// A table for others to take them on begins as a copy of the lowest numbers, and is emptied first.
+TEST(Background, AFileThatIsLongInClosingEndsNoClosingOfSockets) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to mount";
+  const door::test::Sandbox sandbox;
+  const std::string path = sandbox.file("file");
+  door::test::in_child([&] {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        farcall::test::serve_file(path, FUSE_FLUSH) != 0)
+      return;  // no file systems of users here
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    ASSERT_GE(file, 0) << std::strerror(errno);
+    ASSERT_LT(file, 64);
+    for (int i = 0; i < 6; ++i) {
+      std::list<process::PrivateFd> sockets;
+      sockets.emplace_back(UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)));
+      EXPECT_FALSE(process::close_by_exit(sockets));
+      EXPECT_EQ(sockets.size(), 1U);
+    }
+    ::umount2(path.c_str(), MNT_FORCE);  // ends what its server has not answered
+    EXPECT_TRUE(eventually([] {
+      std::list<process::PrivateFd> sockets;
+      sockets.emplace_back(UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)));
+      return process::close_by_exit(sockets);
+    })) << "those who were held up have ended";
+  });
 }
 
 // Who takes them on may have as many descriptors as this process, and tells where that is too few.
