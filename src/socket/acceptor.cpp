@@ -54,10 +54,11 @@ UniqueFd Acceptor::accept_one() const noexcept {
   }
 }
 
-UniqueFd Acceptor::accept(bool& full) noexcept {
+UniqueFd Acceptor::accept(bool& full, bool& there) noexcept {
   const std::lock_guard guard(lock_);
   if (!listener_) return {};
-  if (lost()) {
+  there = !lost();
+  if (!there) {
     spare_.reset();  // which holds the address
     return {};
   }
@@ -82,10 +83,11 @@ bool Acceptor::accept_waiting(const Take& take) noexcept {
   constexpr int kMostAtOnce = 16;
   for (int i = 0; i < kMostAtOnce; ++i) {
     bool full = false;
-    UniqueFd client = accept(full);
+    bool there = true;
+    UniqueFd client = accept(full, there);
     if (!client) {
       if (full) look_again_later();
-      return !lost();
+      return there;
     }
     Credentials who{};
     try {

@@ -43,7 +43,7 @@ class Acceptor {
 
  private:
   class Alarm;
-  UniqueFd accept(bool& full) noexcept;
+  UniqueFd accept(bool& full, bool& there) noexcept;
   UniqueFd accept_one() const noexcept;
   [[nodiscard]] bool lost() const noexcept { return is_lost(listener_.get()); }
   void keep_spare() noexcept;
