@@ -77,7 +77,7 @@ void drop_doorbells(void*, int lifeline) noexcept {
   switch (how) {
     case WaitState::kOnFutex: futex_wake(peer.parked); break;
     case WaitState::kOnBell:
-      peer.bell.fetch_add(1, std::memory_order_release);
+      peer.bell.fetch_add(1, std::memory_order_relaxed);  // who sleeps there looks again
       futex_wake(peer.bell);
       break;
     case WaitState::kOnDescriptor: ring_doorbell(); break;

@@ -355,8 +355,11 @@ TEST(ModelSession, EveryOrderIsNeeded) {
   expect_every_order_matters(
       checks(),
       {"call/session.hpp", "call/client_session.hpp", "call/client_session.cpp",
-       "call/server_session.hpp", "call/server_session.cpp", "call/port.cpp"},
-      {{.function = "ServerSession::release",
+       "call/server_session.hpp", "call/server_session.cpp", "call/port.cpp", "wait/wake.cpp"},
+      {{.function = "Waiter::ring_doorbell",
+        .weaker = "release to relaxed",
+        .because = "for those who ask the kernel what is in the socket, which no scenario does"},
+       {.function = "ServerSession::release",
         .weaker = "acq_rel to acquire",
         .because = "behind the fence of parking, on which an owner's leaving should not rest"},
        {.function = "ServerSession::tell_gone",
