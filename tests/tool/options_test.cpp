@@ -138,7 +138,7 @@ TEST(Farcall, SaysShortlyWhatIsNoNumber) {
     const Finished finished = run_farcall({"channel", "send", "--timeout", text, "nobody", "data"});
     EXPECT_EQ(finished.code, 2) << text;
     EXPECT_EQ(finished.err.substr(0, finished.err.find('\n')),
-              "--timeout: '" + std::string(text) + "' is no number from 0 on");
+              "farcall: --timeout: '" + std::string(text) + "' is no number from 0 on");
   }
 }
 
