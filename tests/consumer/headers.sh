@@ -5,6 +5,7 @@
 # clang where it is installed.
 # Usage: headers.sh
 set -euo pipefail
+. "$(dirname "$0")/compilers.sh"
 include=$(realpath "$(dirname "$0")/../../include")
 strict=(-pedantic -Wall -Wextra -Werror -fsyntax-only)
 
@@ -29,10 +30,4 @@ try() { # C_COMPILER C++_COMPILER
   echo "$1: good"
 }
 
-try gcc g++
-clang=$(command -v clang || find /usr/lib/llvm-*/bin -name clang 2>/dev/null | tail -n 1)
-if [[ -n $clang ]]; then
-  try "$clang" "$clang++"
-else
-  echo "clang: not installed, not tried"
-fi
+by_each_compiler try

@@ -6,6 +6,7 @@
 # with Thrift where the build has its transports.
 # Usage: messages.sh BUILD_DIR
 set -euo pipefail
+. "$(dirname "$0")/compilers.sh"
 build_dir=$1
 sources=$(dirname "$(realpath "$0")")/messages
 
@@ -55,13 +56,7 @@ try() { # C_COMPILER C++_COMPILER
   echo "$cc: good"
 }
 
-try gcc g++
-clang=$(command -v clang || find /usr/lib/llvm-*/bin -name clang 2>/dev/null | tail -n 1)
-if [[ -n $clang ]]; then
-  try "$clang" "$clang++"
-else
-  echo "clang: not installed, not tried"
-fi
+by_each_compiler try
 
 cmake -S "$sources" -B "$work/build" -D CMAKE_PREFIX_PATH="$work/prefix" >/dev/null
 cmake --build "$work/build" >/dev/null
