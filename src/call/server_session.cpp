@@ -214,13 +214,17 @@ bool ServerSession::may_take_next(process::PacketInHand& in_hand) noexcept {
   if (own_user_) return true;
   const Next packet = look_at_next(socket());
   if (!packet.descriptors) return true;
-  constexpr int kMoments = 5;
   constexpr int kTurns = 20'000;
-  for (int full = 0, busy = 0; full < kMoments && busy < kTurns;) {
+  process::CatchingUp catching_up(caller.uid);
+  for (int busy = 0; busy < kTurns;) {
     const Room room = in_hand.take_for_call(caller.uid, packet.claimed);
     if (room == Room::given) return true;
-    ++(room == Room::full ? full : busy);
-    std::this_thread::sleep_for(std::chrono::microseconds(room == Room::full ? 1000 : 100));
+    if (room == Room::busy) {
+      ++busy;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    } else if (!catching_up.wait()) {
+      return false;
+    }
   }
   return false;
 }

@@ -11,6 +11,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -87,6 +88,14 @@ class Pool {
     const std::size_t share = std::max<std::size_t>(8 * kMostWaiting / users_.size(), 1);
     return his->second.weight >= std::min({kMostWaiting, share, descriptor_table() / 4});
   }
+  // Changes when something of a user has been closed or done; nullopt: no thread has come to it.
+  std::optional<std::size_t> progress(uid_t user) {
+    const std::lock_guard guard(lock_);
+    const auto his = users_.find(user);
+    if (his == users_.end()) return 0;
+    if (his->second.running == 0) return std::nullopt;
+    return 1 + his->second.done;
+  }
   // Of the descriptors that wait or are being closed.
   std::size_t uncharged(uid_t user) {
     const std::lock_guard guard(lock_);
@@ -100,6 +109,7 @@ class Pool {
     std::size_t weight = 0;     // of those, and of descriptors that are being closed
     std::size_t uncharged = 0;  // likewise
     std::size_t running = 0;
+    std::size_t done = 0;  // how often a thread has come back from it
 
     Tasks take() noexcept {
       Tasks taken;
@@ -174,6 +184,7 @@ class Pool {
       --busy_;
       user.weight -= weight;
       user.uncharged -= uncharged;
+      ++user.done;
       if (--user.running == 0 && user.waiting.empty()) users_.erase(next);
       // What had to wait for this user's turn is seen by this thread, in the next round.
     }
@@ -323,11 +334,21 @@ bool is_flooding(uid_t user) noexcept {
   return PerProcess<Pool>::made() != nullptr && !is_own(user) && behind(user);
 }
 
+bool CatchingUp::wait() noexcept {
+  constexpr int kMostInVain = 5;
+  constexpr int kMost = 100;
+  if (in_vain_ == kMostInVain || ++waits_ > kMost) return false;
+  Pool* const made = PerProcess<Pool>::made();
+  const std::optional<std::size_t> before = made != nullptr ? made->progress(user_) : 0;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (before && (made == nullptr || before == made->progress(user_))) ++in_vain_;
+  return true;
+}
+
 bool goes_on_flooding(uid_t user) noexcept {
-  constexpr int kMoments = 5;
-  for (int i = 0; i < kMoments && is_flooding(user); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return is_flooding(user);
+  for (CatchingUp catching_up(user); is_flooding(user);)
+    if (!catching_up.wait()) return true;
+  return false;
 }
 
 void run_later(uid_t user, std::function<void()> work) {

@@ -98,7 +98,20 @@ void run_later(uid_t user, std::function<void()> work);
 bool behind(uid_t user) noexcept;
 // The same, of one whose things are not closed here meanwhile: neither this process's own nor root.
 bool is_flooding(uid_t user) noexcept;
-// The same, when such a user has had a moment to catch up: 5 ms.
+// How long a thread that serves waits until what somebody has sent is closed: 5 ms in which nothing
+// of it is, and longer only where our threads have not come to it, on a busy machine.
+class CatchingUp {
+ public:
+  explicit CatchingUp(uid_t user) noexcept : user_(user) {}
+  // Waits for 1 ms, 100 times at most. False: it has waited long enough.
+  bool wait() noexcept;
+
+ private:
+  uid_t user_;
+  int waits_ = 0;
+  int in_vain_ = 0;
+};
+// The same as is_flooding(), when such a user has had time to catch up.
 bool goes_on_flooding(uid_t user) noexcept;
 void catch_up(uid_t user, std::function<void()> work);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Descriptors that a server gets and does not want, or has no room for; and sockets that are full.
+// Descriptors that a server gets and does not want, or has no room for.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -409,121 +409,6 @@ TEST(Descriptors, ThatComeFasterThanTheyAreClosedHoldUpTheirSenderAlone) {
   EXPECT_EQ(ask(client, "after"), "after");
 }
 
-// Keeps the threads busy that close what some users have sent.
-class NothingIsClosedOf {
- public:
-  explicit NothingIsClosedOf(std::span<const uid_t> users) {
-    const std::size_t all = users.size() * process::kThreadsPerUser;
-    for (std::size_t i = 0; i < all; ++i)
-      process::catch_up(users[i % users.size()], [this] {
-        ++at_work_;
-        release_.wait();
-        --at_work_;
-      });
-    EXPECT_TRUE(eventually([&] { return at_work_ == all; }));
-  }
-  NothingIsClosedOf(const NothingIsClosedOf&) = delete;
-  NothingIsClosedOf& operator=(const NothingIsClosedOf&) = delete;
-  ~NothingIsClosedOf() {
-    release_.count_down();
-    EXPECT_TRUE(eventually([&] { return at_work_ == 0; }));
-  }
-
- private:
-  std::latch release_{1};
-  std::atomic<std::size_t> at_work_{0};
-};
-
-struct DescriptorsOfStrangers : ::testing::Test {
-  static constexpr std::size_t kTable = 1024;
-  // Of no other test.
-  const uid_t kAnother = door::test::kNobody + 10'000;
-
-  void SetUp() override {
-    if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
-    if (door::test::kAddressSanitizer)
-      GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
-    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
-    const rlimit usual{.rlim_cur = kTable, .rlim_max = before_.rlim_max};
-    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
-  }
-  void TearDown() override {
-    if (before_.rlim_cur != 0) ::setrlimit(RLIMIT_NOFILE, &before_);
-  }
-
- private:
-  rlimit before_{};
-};
-
-// Sends packets that are as large as may be, and mean nothing.
-void send_rubbish(uid_t user, std::span<const int> sockets, std::uint8_t purpose) {
-  in_child([&] {
-    ASSERT_TRUE(door::test::become(user));
-    const std::vector<int> many(kPacketDescriptors, STDERR_FILENO);
-    for (const int socket : sockets) send_descriptors(socket, many, purpose);
-  });
-}
-
-TEST_F(DescriptorsOfStrangers, TakeNoMoreThanHalfOfTheTableAltogether) {
-  Server server;
-  const auto endpoint = server.port.open_endpoint({}, {});
-  const std::array<uid_t, 3> users{door::test::kNobody, door::test::kNobody + 1, kAnother};
-  const UniqueFd for_all = endpoint->branch();
-  const std::size_t before = door::test::open_descriptors();
-  {
-    const NothingIsClosedOf held(users);
-    std::vector<UniqueFd> ways_in;
-    for (const uid_t user : users) {
-      ways_in.push_back(endpoint->branch({}, nullptr, {}, user));
-      const int way_in = ways_in.back().get();
-      send_rubbish(user, std::array{way_in, way_in}, kPurposeSession);
-    }
-    EXPECT_TRUE(
-        eventually([&] { return door::test::open_descriptors() >= before + kPacketDescriptors; }));
-    in_child([port = for_all.get(), user = kAnother + 1] {
-      ASSERT_TRUE(door::test::become(user));
-      Client client(port);
-      EXPECT_EQ(ask(client, "still"), "still");
-    });
-    EXPECT_LE(door::test::open_descriptors(), before + kTable / 2);
-  }
-  EXPECT_TRUE(eventually([&] {
-    return endpoint->unsolicited().descriptors > kPacketDescriptors &&
-           door::test::open_descriptors() < before + 50;
-  })) << "all is taken in the end";
-}
-
-// Each packet could bring more than a small table has: they are taken one after the other.
-TEST_F(DescriptorsOfStrangers, ThatAreFewAreAllTakenByASmallTable) {
-  rlimit small{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &small), 0);
-  small.rlim_cur = 256;
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
-  Server server(farcall::test::echo, 4);
-  const int port = server.port.descriptor();
-  std::vector<std::unique_ptr<door::test::Child>> clients;
-  for (uid_t i = 0; i < 4; ++i)
-    clients.push_back(std::make_unique<door::test::Child>([&] {
-      ASSERT_TRUE(door::test::become(door::test::kNobody + 2 * i));
-      Client client(port);
-      const std::array two{STDERR_FILENO, STDERR_FILENO};
-      for (int j = 0; j < 200; ++j) {
-        std::array<std::byte, 4> buffer{};
-        CallResults results;
-        results.buffer = buffer;
-        CallArguments arguments;
-        arguments.data = buffer;
-        arguments.descriptors = two;
-        ASSERT_EQ(failure_of([&] {
-                    EXPECT_EQ(client.call(arguments, results, Deadline::after(2 * kPatience)),
-                              Outcome::ok);
-                  }),
-                  0);
-      }
-    }));
-  for (const auto& client : clients) EXPECT_EQ(client->join(), 0);
-}
-
 // All of the memory that has come is mapped by the server, however short the request in it is.
 TEST(Descriptors, OfMemoryBeyondWhatItsSenderMayHoldAreRefused) {
   if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
@@ -565,77 +450,6 @@ TEST(Identity, IsNotSaidByAnotherProcess) {
   uid_t real = door::test::kNobody;
   std::memcpy(&real, session.control().slot.data, sizeof real);
   EXPECT_EQ(real, ::getuid());
-}
-
-// ---- what a client would wait for ----
-
-// Fills the socket at whose other end nobody reads.
-void fill(int socket) {
-  while (::send(socket, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
-  }
-}
-
-Outcome call_for_a_moment(Client& client, std::size_t bytes) {
-  const std::vector<std::byte> request(bytes);
-  CallResults results;
-  return client.call({.data = request, .descriptors = {}}, results, Deadline::after(20ms));
-}
-
-// In place of a session: so many descriptors that are long in closing. The client asks, gives up,
-// and looks again when nobody else has them any more.
-void expect_no_wait(std::size_t count) {
-  in_child([count] {
-    const auto [server, port] = packet_socket_pair();
-    Client client(port.get());
-    ASSERT_EQ(call_for_a_moment(client, 1), Outcome::timed_out);
-    Packet asked = take_packet(server.get());
-    ASSERT_EQ(asked.descriptors.size(), 2U);
-    {
-      std::vector<UniqueFd> slow;
-      std::vector<int> numbers;
-      for (std::size_t i = 0; i < count; ++i)
-        numbers.push_back(slow.emplace_back(lingering(60)).get());
-      send_descriptors(asked.descriptors[1].get(), numbers);
-    }
-    EXPECT_EQ(call_for_a_moment(client, 1), Outcome::broken);
-  });
-}
-TEST(Deadlines, HoldWhereThereComesMoreThanASession) { expect_no_wait(3); }
-TEST(Deadlines, HoldWhereAnotherSocketComesThanASessions) { expect_no_wait(1); }
-
-TEST(Deadlines, HoldWhereAPortIsFull) {
-  const auto [server, port] = packet_socket_pair();
-  fill(port.get());
-  Client client(port.get());
-  EXPECT_EQ(call_for_a_moment(client, 1), Outcome::timed_out);
-}
-
-// No server that means well takes so long to empty it.
-TEST(Deadlines, WhoHasMoreTimeThanAFullPortIsGivenIsToldOfIt) {
-  const auto [server, port] = packet_socket_pair();
-  fill(port.get());
-  Client client(port.get());
-  CallResults results;
-  EXPECT_EQ(failure_of([&] { (void)client.call({}, results, Deadline::after(60s)); }), EAGAIN);
-}
-
-TEST(Deadlines, HoldWhereASessionIsFull) {
-  const auto [server, port] = packet_socket_pair();
-  const auto [mine, theirs] = packet_socket_pair();
-  Client client(port.get());
-  Packet packet;  // what it holds is the server's end
-  std::thread letting_in([&, inner = server.get(), end = theirs.get()] {
-    pollfd asked{.fd = inner, .events = POLLIN, .revents = 0};
-    ASSERT_EQ(::poll(&asked, 1, static_cast<int>(kPatience.count())), 1);
-    packet = take_packet(inner);
-    ASSERT_EQ(packet.descriptors.size(), 2U);
-    fill(end);
-    send_descriptors(packet.descriptors[1].get(), std::array{end});
-  });
-  Terms terms{};
-  EXPECT_EQ(client.terms(terms, Deadline::after(kPatience)), Outcome::ok);
-  letting_in.join();
-  EXPECT_EQ(call_for_a_moment(client, kInlineBytes + 1), Outcome::timed_out);
 }
 
 // ---- what a server may say ----

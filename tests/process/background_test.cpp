@@ -165,6 +165,36 @@ TEST(Background, ManyUsersHaveOneThreadEachAndNotMoreThanThereAre) {
   EXPECT_TRUE(eventually([&] { return ended == kUsers + 1; }));
 }
 
+// Where a thread is at it, or nothing waits, it has been in vain after 5 ms. Where none has come to
+// it, as on a busy machine, that says nothing.
+TEST(Background, WhoWaitsForAClosingIsPatientWhileNoThreadHasComeToIt) {
+  const auto waits = [](uid_t user) {
+    process::CatchingUp catching_up(user);
+    int count = 0;
+    while (catching_up.wait()) ++count;
+    return count;
+  };
+  EXPECT_EQ(waits(1), 5);
+  std::latch release(1);
+  std::atomic<std::size_t> at_work{0};
+  const auto work = [&] {
+    ++at_work;
+    release.wait();
+    --at_work;
+  };
+  for (std::size_t i = 0; i < process::kBackgroundThreads; ++i)
+    process::catch_up(static_cast<uid_t>(1 + i), work);
+  EXPECT_TRUE(eventually([&] { return at_work == process::kBackgroundThreads; }));
+  constexpr uid_t kLast = 1000;
+  std::atomic<bool> done{false};
+  process::catch_up(kLast, [&] { done = true; });
+  EXPECT_EQ(waits(1), 5);
+  EXPECT_EQ(waits(kLast), 100);
+  EXPECT_FALSE(done);
+  release.count_down();
+  EXPECT_TRUE(eventually([&] { return done && at_work == 0; }));
+}
+
 // The last thread sleeps for seconds before it ends.
 TEST(Background, AThreadThatSleepsIsWokenByWork) {
   const std::int64_t start = monotonic_ns();
