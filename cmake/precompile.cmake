@@ -57,6 +57,13 @@ function(farcall_compile_cheaply target)
     PROPERTIES COMPILE_OPTIONS "${FARCALL_CHEAP_OPTIONS}" SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
+# What is around the libraries is not optimised with a sanitizer, either: who waits there waits for the
+# compiler.
+set(FARCALL_AROUND_OPTIONS)
+if(FARCALL_SANITIZE)
+  set(FARCALL_AROUND_OPTIONS -O0)
+endif()
+
 # farcall_compile_apart(<target> <source>...): not together with others by CMAKE_UNITY_BUILD, for their
 # own names are those of others.
 function(farcall_compile_apart target)

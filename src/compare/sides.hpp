@@ -21,6 +21,7 @@
 
 #include "compare/slot.hpp"
 #include "farcall/error.hpp"
+#include "observe/clock.hpp"
 
 namespace farcall::compare {
 
@@ -50,11 +51,7 @@ std::int64_t descriptors_of(pid_t process);
 // Throws SystemError where these are fewer than needed.
 std::uint64_t raise_descriptor_limit(std::uint64_t needed);
 
-inline std::int64_t now() noexcept {
-  timespec time;
-  ::clock_gettime(CLOCK_MONOTONIC, &time);
-  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
-}
+inline std::int64_t now() noexcept { return observe::monotonic_ns(); }
 
 inline void pause(std::int64_t ns) noexcept {
   const timespec time{.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};

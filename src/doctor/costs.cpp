@@ -15,14 +15,10 @@
 #include <thread>
 #include <vector>
 
+#include "observe/clock.hpp"
+
 namespace farcall::doctor {
 namespace {
-
-std::int64_t now_ns() noexcept {
-  timespec now;
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
 
 // The best of several rounds: what disturbs one only makes it longer.
 template <class Function>
@@ -31,9 +27,9 @@ double best_of_rounds(Function function) {
   constexpr int kCalls = 500;
   double best = 1e18;
   for (int round = 0; round < kRounds; ++round) {
-    const std::int64_t start = now_ns();
+    const std::int64_t start = observe::monotonic_ns();
     for (int i = 0; i < kCalls; ++i) function();
-    best = std::min(best, static_cast<double>(now_ns() - start) / kCalls);
+    best = std::min(best, static_cast<double>(observe::monotonic_ns() - start) / kCalls);
   }
   return best;
 }
@@ -55,10 +51,10 @@ class Sleeper {
     const timespec pause{.tv_sec = 0, .tv_nsec = 300'000};
     ::nanosleep(&pause, nullptr);
     const std::uint32_t before = woken_.load();
-    const std::int64_t start = now_ns();
+    const std::int64_t start = observe::monotonic_ns();
     wake();
     while (woken_.load() == before)
-      if (now_ns() - start > 100'000'000) return std::nullopt;
+      if (observe::monotonic_ns() - start > 100'000'000) return std::nullopt;
     return static_cast<double>(ran_at_.load() - start);
   }
 
@@ -76,7 +72,7 @@ class Sleeper {
     while (!over_.load()) {
       while (word_.load() == seen)
         ::syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
-      ran_at_.store(now_ns());
+      ran_at_.store(observe::monotonic_ns());
       seen = word_.load();
       woken_.fetch_add(1);
     }
@@ -134,7 +130,7 @@ double measure_wake_up() {
 
 Costs measure_costs() {
   return {.system_call_ns = best_of_rounds([] { ::syscall(SYS_getppid); }),
-          .clock_ns = best_of_rounds([] { now_ns(); }),
+          .clock_ns = best_of_rounds([] { observe::monotonic_ns(); }),
           .wake_up_ns = measure_wake_up()};
 }
 

@@ -11,9 +11,9 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <ctime>
 
 #include "farcall/observe.hpp"
+#include "observe/clock.hpp"
 #include "observe/kernel_call.hpp"
 #include "observe/lease.hpp"
 #include "observe/tap.hpp"
@@ -227,8 +227,6 @@ void put(Word& word, Word value) noexcept {
 }
 
 void fill(Identity& identity, const Description& from, std::int32_t owner) noexcept {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
   const std::uint32_t generation = identity.generation | 1;
   put(identity.generation, generation);
   // release: who reads sees the odd generation before what changes.
@@ -240,7 +238,7 @@ void fill(Identity& identity, const Description& from, std::int32_t owner) noexc
   identity.owner = owner;
   identity.peer = from.peer;
   identity.session = from.session;
-  identity.opened = now.tv_sec * 1'000'000'000 + now.tv_nsec;
+  identity.opened = monotonic_ns();
   identity.fd = from.fd;
   identity.local = from.local;
   identity.remote = from.remote;

@@ -23,13 +23,13 @@ bool sleep_for_rest(const Call& call, short events) noexcept(false) {
   const std::int64_t left = std::max<std::int64_t>(longest - call.slept, 0);
   const timespec moment{.tv_sec = left / 1'000'000'000, .tv_nsec = left % 1'000'000'000};
   pollfd look{.fd = call.fd, .events = events, .revents = 0};
-  const std::int64_t start = now_ns();
+  const std::int64_t start = monotonic_ns();
   int ready = real::next<"ppoll", int(pollfd*, nfds_t, const timespec*, const sigset_t*)>()(
       &look, 1, longest != 0 ? &moment : nullptr, nullptr);
   if (ready < 0 && errno == EINVAL)
     ready =
         static_cast<int>(with_errno(select_one(call.fd, events, longest != 0 ? &moment : nullptr)));
-  call.slept += now_ns() - start;
+  call.slept += monotonic_ns() - start;
   if (ready == 0) errno = EAGAIN;
   return ready > 0;
 }

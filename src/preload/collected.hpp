@@ -66,12 +66,12 @@ class Budget {
   [[nodiscard]] bool is_spent() const noexcept {
     constexpr std::size_t kBytesPerMillisecond = 4096;
     const auto earned = static_cast<std::int64_t>(moved_ / kBytesPerMillisecond) * 1'000'000;
-    return now_ns() - start_ > to_begin_with_ + earned;
+    return monotonic_ns() - start_ > to_begin_with_ + earned;
   }
 
  private:
   const std::int64_t to_begin_with_;
-  const std::int64_t start_ = now_ns();
+  const std::int64_t start_ = monotonic_ns();
   std::size_t moved_ = 0;
 };
 

@@ -75,7 +75,7 @@ struct ManyCall {
 
 // Writes back what is left of the time limit; false if nothing is.
 bool time_is_left(std::int64_t deadline, timespec& time) noexcept {
-  const std::int64_t left = std::max<std::int64_t>(deadline - now_ns(), 0);
+  const std::int64_t left = std::max<std::int64_t>(deadline - monotonic_ns(), 0);
   time = {.tv_sec = left / 1'000'000'000, .tv_nsec = left % 1'000'000'000};
   return left != 0;
 }
@@ -107,7 +107,7 @@ int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flag
   constexpr std::int64_t kLongest = INT64_MAX / 4;
   std::int64_t deadline = 0;
   if (timeout != nullptr)
-    deadline = now_ns() +
+    deadline = monotonic_ns() +
                std::min<std::int64_t>(timeout->tv_sec, kLongest / 1'000'000'000) * 1'000'000'000 +
                timeout->tv_nsec;
   // The kernel tells of an error before it looks for messages.

@@ -148,12 +148,12 @@ class GivingBack {
   // the peer has finished nothing can be put in front of the end, so there is no other way.
   bool let_others_read() noexcept {
     constexpr std::int64_t kNobodyReads = 1'000 * kMillisecond;
-    const std::int64_t start = now_ns();
+    const std::int64_t start = monotonic_ns();
     std::int64_t since = start;
     for (std::uint64_t come = 0; !is_all_in_kernel();) {
       const bool sleepers = side_.receiver.busy();
       if (!sleepers && (poll_now(fd_, POLLRDHUP) & POLLRDHUP) == 0) return true;
-      const std::int64_t now = now_ns();
+      const std::int64_t now = monotonic_ns();
       const std::uint64_t here = side_.receiver.position() + side_.receiver.kernel_taken();
       if (std::exchange(come, here) != here) since = now;
       if (now - start > kLongest || (!sleepers && now - since > kNobodyReads)) return !sleepers;
@@ -171,7 +171,7 @@ class GivingBack {
 
   // Reads all that the peer has sent, wherever it is.
   bool collect() noexcept {
-    for (std::int64_t since = now_ns(); !budget_.is_spent();) {
+    for (std::int64_t since = monotonic_ns(); !budget_.is_spent();) {
       // What is in the kernel alone can stay there.
       if (collected_.size() == 0 && is_all_in_kernel()) return true;
       if (!collected_.make_room(1)) return false;
@@ -181,13 +181,13 @@ class GivingBack {
       if (got > 0) {
         collected_.grow(static_cast<std::size_t>(got));
         budget_.moved(static_cast<std::size_t>(got));
-        since = now_ns();
+        since = monotonic_ns();
         continue;
       }
       // At the end of the stream nothing can be put in front of it any more.
       if (got != kNothing) return got == 0 && collected_.size() == 0;
       if (quiet && side_.receiver.kernel_taken() >= sent && is_all_in_kernel()) return true;
-      if (now_ns() - since > kLongest) return false;
+      if (monotonic_ns() - since > kLongest) return false;
       serve_peer();
       pause();
     }
@@ -231,7 +231,7 @@ class GivingBack {
     direction_.handback.store(given(0, size), std::memory_order_release);
     ring_doorbell(side_, fd_);
     bool borrowed = false;
-    for (const std::int64_t start = now_ns();;) {
+    for (const std::int64_t start = monotonic_ns();;) {
       std::uint64_t word = direction_.handback.load(std::memory_order_acquire);
       if (state_of(word) == handback::kServed) break;
       if (state_of(word) == handback::kAgain) {
@@ -241,7 +241,7 @@ class GivingBack {
         direction_.handback.store(given(place.from, size), std::memory_order_release);
       }
       // Also of a peer that asks for them again and again.
-      const std::int64_t waited = now_ns() - start;
+      const std::int64_t waited = monotonic_ns() - start;
       if (waited > kLongest || budget_.is_spent() || is_dead()) return false;
       if (waited > kBeforeBorrowing && !borrowed && state_of(word) == handback::kGiven &&
           direction_.handback.compare_exchange_strong(word, handback::kAsked)) {
@@ -370,11 +370,11 @@ void give_up_leaving_peer(Side& side, int fd) noexcept {
 class PatienceWithClosing {
  public:
   std::int64_t longest() noexcept {
-    const std::int64_t left = kInAll - wasted(now_ns());
+    const std::int64_t left = kInAll - wasted(monotonic_ns());
     return std::clamp(left, kMoment, kLongestBeforeClosing);
   }
   void wasted_more(std::int64_t time) noexcept {
-    const std::int64_t now = now_ns();
+    const std::int64_t now = monotonic_ns();
     wasted_.store(wasted(now) + time, std::memory_order_relaxed);
     since_.store(now, std::memory_order_relaxed);
   }
@@ -397,7 +397,7 @@ constinit PatienceWithClosing with_closing;
 // Until `end`. False if a signal came.
 bool wait_for_leaving_peer(Side& side, int fd, std::int64_t end) noexcept {
   while (!serve_leaving_peer(side, fd)) {
-    if (now_ns() > end)
+    if (monotonic_ns() > end)
       give_up_leaving_peer(side, fd);
     else if (!pause())
       return false;
@@ -408,7 +408,7 @@ bool wait_for_leaving_peer(Side& side, int fd, std::int64_t end) noexcept {
 }  // namespace
 
 bool wait_for_leaving_peer(Side& side, int fd) noexcept {
-  return wait_for_leaving_peer(side, fd, now_ns() + kLongestForLeaving);
+  return wait_for_leaving_peer(side, fd, monotonic_ns() + kLongestForLeaving);
 }
 
 bool bear_with_leaving_peer(Side& side, int fd) noexcept {
@@ -418,12 +418,12 @@ bool bear_with_leaving_peer(Side& side, int fd) noexcept {
     return true;
   };
   if (over()) return true;
-  if (side.peer_leaves_since == 0) side.peer_leaves_since = now_ns();
-  while (now_ns() - side.peer_leaves_since < kMoment) {
+  if (side.peer_leaves_since == 0) side.peer_leaves_since = monotonic_ns();
+  while (monotonic_ns() - side.peer_leaves_since < kMoment) {
     pause();
     if (over()) return true;
   }
-  if (now_ns() - side.peer_leaves_since < kLongestForLeaving) return false;
+  if (monotonic_ns() - side.peer_leaves_since < kLongestForLeaving) return false;
   side.peer_leaves_since = 0;
   give_up_leaving_peer(side, fd);
   return true;
@@ -468,7 +468,7 @@ void take_last_doorbell(Side& side, int fd) noexcept {
 void send_last_bytes(Side& side, int fd, bool goes_on) noexcept {
   const Ring& ring = side.out();
   // In all, whatever interrupts it, and however often the peer leaves.
-  const std::int64_t start = now_ns();
+  const std::int64_t start = monotonic_ns();
   const std::int64_t end = start + (goes_on ? kLongestBeforeClosing : with_closing.longest());
   const bool had_given_up = side.sender.gave_up_leaving_peer();
   do {
@@ -481,7 +481,7 @@ void send_last_bytes(Side& side, int fd, bool goes_on) noexcept {
   } while (!side.sender.gave_up_leaving_peer() &&
            is_under_way(ring.control->handback.load(std::memory_order_seq_cst)));
   if (!goes_on && !had_given_up && side.sender.gave_up_leaving_peer())
-    with_closing.wasted_more(now_ns() - start);
+    with_closing.wasted_more(monotonic_ns() - start);
 }
 
 void hand_back(Side& side, int fd, Reason reason) noexcept {

@@ -86,7 +86,7 @@ Place* take_place(std::int64_t holder) noexcept {
 bool is_forgotten(const Place& place, std::int64_t ticket) noexcept {
   constexpr std::int64_t kLong = 10'000'000'000;
   if (parent_of(ticket) != static_cast<std::uint32_t>(own_pid())) return is_dead(parent_of(ticket));
-  return now_ns() - place.since.load(std::memory_order_relaxed) > kLong;
+  return monotonic_ns() - place.since.load(std::memory_order_relaxed) > kLong;
 }
 
 void drop(std::uint32_t index) noexcept {
@@ -111,7 +111,7 @@ void empty(Place& place, bool is_true) noexcept {
 Place* take_place_for_child(std::int64_t ticket) noexcept {
   constexpr std::int64_t kNotForLong = 100'000'000;
   if (Place* const place = take_place(ticket)) return place;
-  const std::int64_t now = now_ns();
+  const std::int64_t now = monotonic_ns();
   if (now < full_until) return nullptr;
   count_out_the_dead();
   Place* const place = take_place(ticket);
@@ -152,7 +152,7 @@ void note_held_by_child(std::uint32_t side) noexcept {
   if (!std::exchange(child.has_been_looked_for, true) && may_look()) {
     child.ticket = ticket_of(own_pid());
     child.place = take_place_for_child(child.ticket);
-    if (child.place != nullptr) child.place->since.store(now_ns(), std::memory_order_relaxed);
+    if (child.place != nullptr) child.place->since.store(monotonic_ns(), std::memory_order_relaxed);
   }
   if (child.place != nullptr)
     child.place->word(side).fetch_or(bit(side), std::memory_order_relaxed);

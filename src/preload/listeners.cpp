@@ -58,7 +58,7 @@ bool stop(Place& place, bool need) noexcept {
   const bool spared = !need && has_guest(*side);
   std::uint32_t stage = Side::kListening;
   if (spared)
-    place.since.store(now_ns(), std::memory_order_relaxed);
+    place.since.store(monotonic_ns(), std::memory_order_relaxed);
   else if (side->stage.compare_exchange_strong(stage, Side::kCandidate))
     stop_listening(*side);
   if (!spared) free_place(place, who);
@@ -68,7 +68,7 @@ bool stop(Place& place, bool need) noexcept {
 
 // Of the first `most`, one that has waited for long.
 bool stop_oldest(std::uint32_t most) noexcept {
-  const std::int64_t now = now_ns();
+  const std::int64_t now = monotonic_ns();
   if (now < nobody_until.load(std::memory_order_relaxed)) return false;
   Place* oldest = nullptr;
   std::int64_t since = now;
@@ -92,7 +92,7 @@ bool take_place(Side& side, std::uint32_t most) noexcept {
     if (places[at].who.load(std::memory_order_relaxed) != 0 ||
         !places[at].who.compare_exchange_strong(nobody, who))
       continue;
-    places[at].since.store(now_ns(), std::memory_order_relaxed);
+    places[at].since.store(monotonic_ns(), std::memory_order_relaxed);
     next.store(at + 1, std::memory_order_relaxed);
     taken.fetch_add(1, std::memory_order_relaxed);
     side.listener_place = at;
@@ -111,7 +111,7 @@ std::uint32_t share_of(std::uint64_t most_fds) noexcept {
 bool may_join_listeners() noexcept {
   const std::uint64_t most_fds = limit.load(std::memory_order_relaxed);
   return most_fds == 0 || taken.load(std::memory_order_relaxed) < share_of(most_fds) ||
-         now_ns() >= nobody_until.load(std::memory_order_relaxed);
+         monotonic_ns() >= nobody_until.load(std::memory_order_relaxed);
 }
 
 bool join_listeners(Side& side, int fd) noexcept {

@@ -22,7 +22,7 @@ class LookBudget {
  public:
   [[nodiscard]] bool allows() const noexcept {
     const std::int64_t left = left_.load(std::memory_order_relaxed);
-    return left > 0 || left + earned(now_ns()) > 0;
+    return left > 0 || left + earned(monotonic_ns()) > 0;
   }
 
   // Calls look(), and counts what it took. Threads that do so at once may be counted as one.
@@ -31,7 +31,7 @@ class LookBudget {
     const std::int64_t began = used();
     look();
     const std::int64_t took = used() - began;
-    const std::int64_t now = now_ns();
+    const std::int64_t now = monotonic_ns();
     const std::int64_t had = std::min(kMost, left_.load(std::memory_order_relaxed) + earned(now));
     left_.store(had - took, std::memory_order_relaxed);
     since_.store(now, std::memory_order_relaxed);

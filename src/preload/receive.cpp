@@ -32,7 +32,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   note_sleep(side);
   guard.unlock();
   settle_before_sleep();
-  const std::int64_t start = (call.flags & MSG_WAITALL) != 0 ? now_ns() : 0;
+  const std::int64_t start = (call.flags & MSG_WAITALL) != 0 ? monotonic_ns() : 0;
   ssize_t got;
   const bool libc_call = limit >= to.left() && call.with == nullptr;
   iovec parts[kParts];
@@ -55,7 +55,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
     if (call.with != nullptr && got > 0) call.with->answered(message);
   }
   const int error = errno;
-  if (start != 0 && untouched) call.slept += now_ns() - start;
+  if (start != 0 && untouched) call.slept += monotonic_ns() - start;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     note_awake(side);
     if (got > 0) {
@@ -312,7 +312,7 @@ class Receiving {
       return moved;
     }
     if (side_.waits_in_vain == kMostInVain) return false;
-    for (const std::int64_t start = now_ns(); now_ns() - start < kLongest;) {
+    for (const std::int64_t start = monotonic_ns(); monotonic_ns() - start < kLongest;) {
       // Beside programs that compute each turn that is given away is lost for milliseconds.
       for (int i = 0; i < 20 && !others_compete(side_); ++i) {
         give_turn();

@@ -119,7 +119,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   const bool asks =
       wait && (!untouched || (call.is_rest && call.count <= kParts) ||
                (call.slept != 0 && !side.has_messages() && time_limit(call.fd, SO_SNDTIMEO) != 0));
-  const std::int64_t start = wait && !asks && size < from.left() ? now_ns() : 0;
+  const std::int64_t start = wait && !asks && size < from.left() ? monotonic_ns() : 0;
   std::size_t given = size;
   ssize_t sent;
   if (untouched && !asks && size == from.left()) {
@@ -143,7 +143,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   if (side.kind == Kind::unix_stream && sent > 0)
     call.slept = 0;
   else if (start != 0)
-    call.slept += now_ns() - start;
+    call.slept += monotonic_ns() - start;
   cut = !asks && sent >= 0 && static_cast<std::size_t>(sent) < given;
   if (sent < 0 && error == ECONNRESET) side.reset_told = true;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {

@@ -92,7 +92,7 @@ ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& gua
   guard.unlock();
   settle_before_sleep();
   ssize_t result = 0;
-  const std::int64_t start = now_ns() - call.slept;
+  const std::int64_t start = monotonic_ns() - call.slept;
   // Room wakes at once. Signals are held meanwhile, as nobody else tells which of them end the
   // call, so they are looked for: after a moment at first, and less often by whoever has waited
   // for long.
@@ -105,17 +105,17 @@ ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& gua
     const HeldSignals held;
     pollfd look{.fd = call.fd, .events = POLLOUT, .revents = 0};
     const std::int64_t left =
-        longest == 0 ? until_look : std::max<std::int64_t>(start + longest - now_ns(), 0) + 1;
+        longest == 0 ? until_look : std::max<std::int64_t>(start + longest - monotonic_ns(), 0) + 1;
     timespec moment{.tv_sec = 0, .tv_nsec = std::min(until_look, left)};
     long ready = kernel(SYS_ppoll, &look, 1, &moment, nullptr, 0);
     if (ready == -EINVAL) ready = select_one(call.fd, POLLOUT, &moment);
     room = ready > 0;
     if (ends_wait(held.interruption(), part_sent || call.is_rest || longest != 0))
       result = fail(-EINTR);
-    else if (longest != 0 && now_ns() - start > longest)
+    else if (longest != 0 && monotonic_ns() - start > longest)
       result = fail(-EAGAIN);
   }
-  call.slept = now_ns() - start;
+  call.slept = monotonic_ns() - start;
   const int error = errno;
   if (!guard.lock()) return fail(-EINTR);
   if (is_gone(side, generation)) return fail(-EBADF);

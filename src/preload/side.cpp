@@ -124,7 +124,7 @@ void vacate_the_left(Slab& all) noexcept {
   constexpr std::int64_t kLongAgo = 1'000'000'000;
   const Guard guard(life);
   count_out_the_dead();
-  const std::int64_t now = now_ns();
+  const std::int64_t now = monotonic_ns();
   for (std::uint32_t i = 0; i < kMostSides; ++i) {
     Side& side = all.sides[i];
     std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
@@ -272,7 +272,7 @@ bool leave_process(Leaving how) noexcept {
   if (how != Leaving::goes_on) udp_process_leaves();
   // The kernel would take a doorbell for bytes that nobody has read, and reset the connection, if
   // nobody else holds it.
-  const std::int64_t until = now_ns() + 2'000'000'000;  // with peers that are stopped
+  const std::int64_t until = monotonic_ns() + 2'000'000'000;  // with peers that are stopped
   for (int fd = 0; fd <= highest_descriptor(); ++fd) {
     Side* const side = find_side(fd);
     if (side == nullptr || !side->accelerated() || side->other_holders_unknown ||
@@ -280,7 +280,7 @@ bool leave_process(Leaving how) noexcept {
       continue;
     {
       // Nobody could put what the receiver may have to give back in front of the end.
-      const bool sending = now_ns() < until && side->send_lock.try_lock();
+      const bool sending = monotonic_ns() < until && side->send_lock.try_lock();
       if (sending && side->out().control != nullptr && side->sender.unread(side->out()) != 0)
         send_last_bytes(*side, fd);
       if (sending) side->send_lock.unlock();
@@ -292,7 +292,7 @@ bool leave_process(Leaving how) noexcept {
       reset_at_end(*side, fd);
     side->receive_lock.unlock();
   }
-  const std::int64_t now = now_ns();
+  const std::int64_t now = monotonic_ns();
   const Guard guard(life);
   note_all_dropped();
   for_each_own([now](Side& side) {
@@ -358,7 +358,7 @@ Released forget(int fd) noexcept {
 
 void forget_inherited() noexcept {
   const Guard guard(life);
-  const std::int64_t now = now_ns();
+  const std::int64_t now = monotonic_ns();
   for (int fd = 0; fd <= highest_descriptor(); ++fd) {
     Side* const side = detail::table[static_cast<std::size_t>(fd)].exchange(nullptr);
     if (side == nullptr || references[index_of(*side)].fetch_sub(1, std::memory_order_relaxed) != 1)

@@ -109,7 +109,7 @@ bool told_together() noexcept {
   if (!for_many && !budget.allows()) return false;
   // Who asked may have been thrown out of it by a signal's handler.
   constexpr std::int64_t kLongAgo = 1'000'000'000;
-  const std::int64_t now = now_ns();
+  const std::int64_t now = monotonic_ns();
   std::int64_t since = asking_since.load(std::memory_order_relaxed);
   if ((since != 0 && now - since < kLongAgo) || !asking_since.compare_exchange_strong(since, now))
     return false;

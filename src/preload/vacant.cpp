@@ -32,7 +32,7 @@ constinit std::size_t vacant_count = 0;
 // Keeps the latest; holds life_lock().
 void unmap_old() noexcept {
   if (vacant_count <= kFewVacant) return;
-  const std::int64_t now = now_ns();
+  const std::int64_t now = monotonic_ns();
   std::size_t old = 0;
   while (vacant_count - old > kFewVacant && now - vacant[old].since > kVacantFor) {
     kernel(SYS_munmap, vacant[old].mapping, vacant[old].size);
@@ -50,7 +50,7 @@ void unmap_connection(std::byte* mapping, std::size_t size) noexcept {
   kernel(SYS_mmap, mapping, size, PROT_READ | PROT_WRITE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
   if (vacant_count < kMostVacant)
-    vacant[vacant_count++] = {.mapping = mapping, .size = size, .since = now_ns()};
+    vacant[vacant_count++] = {.mapping = mapping, .size = size, .since = monotonic_ns()};
   else
     kernel(SYS_munmap, mapping, size);
 }

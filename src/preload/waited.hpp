@@ -284,7 +284,7 @@ class TimeLeft {
                    : limit->tv_sec * kSecond + limit->tv_nsec) {}
   std::int64_t nanoseconds() noexcept {
     if (limit_ <= 0) return limit_;
-    const std::int64_t now = now_ns();
+    const std::int64_t now = monotonic_ns();
     if (end_ == 0) end_ = now + limit_;
     return std::max<std::int64_t>(end_ - now, 0);
   }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "farcall/wait.hpp"
+#include "observe/clock.hpp"
 #include "preload/competition.hpp"
 #include "preload/real.hpp"
 #include "preload/signals.hpp"
@@ -31,12 +32,8 @@ inline std::uint64_t now_ticks() noexcept {
 }
 inline constexpr std::uint64_t kTicksPerMicrosecond = 3000;
 
-// As monotonic_ns(), which stands where this library has nothing of.
-inline std::int64_t now_ns() noexcept {
-  timespec now;
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
+// That of <farcall/wait.hpp> stands where this library has nothing of.
+using observe::monotonic_ns;
 
 inline std::uint32_t this_processor() noexcept {
   return static_cast<std::uint32_t>(::sched_getcpu()) + 1;
@@ -101,7 +98,7 @@ class Patience {
   Stayed stay_awake(Ready ready, PeerProcessor peer_processor) noexcept {
     const std::uint32_t there = peer_processor();
     if (!pays(there)) {
-      since_ = now_ns();
+      since_ = monotonic_ns();
       return {ready()};
     }
     const std::uint32_t here = this_processor();
@@ -116,7 +113,7 @@ class Patience {
     return {true};
   }
   // Waits that nobody looks for are measured, too, as long as looking does not pay.
-  void sleeps_unlooked() noexcept { since_ = expected_ns_ > kLongestSpin ? now_ns() : 0; }
+  void sleeps_unlooked() noexcept { since_ = expected_ns_ > kLongestSpin ? monotonic_ns() : 0; }
   // What was waited for was there already.
   void came_at_once() noexcept {
     if (expected_ns_ > kLongestSpin) learn(0);
@@ -124,7 +121,7 @@ class Patience {
   // After sleeping: how long, where that is known, or 0.
   std::int64_t slept() noexcept {
     if (since_ == 0) return 0;
-    const std::int64_t waited = now_ns() - std::exchange(since_, 0);
+    const std::int64_t waited = monotonic_ns() - std::exchange(since_, 0);
     learn(waited);
     return waited;
   }
@@ -154,19 +151,19 @@ class Patience {
   }
   template <class Ready, class PeerProcessor>
   bool spin(Ready ready, PeerProcessor peer_processor) noexcept {
-    const std::int64_t start = now_ns();
+    const std::int64_t start = monotonic_ns();
     const std::int64_t longest = std::clamp(2 * expected_ns_, kShortestSpin, kLongestSpin);
     for (std::uint64_t looked = now_ticks();; looked = note_loss(looked)) {
       for (unsigned i = 0; i < kLooksPerCheck; ++i) {
         if (ready()) {
           note_loss(looked);
-          spun_ = now_ns() - start;
+          spun_ = monotonic_ns() - start;
           learn(spun_);
           return true;
         }
         relax();
       }
-      if (now_ns() - start >= longest || peer_processor() == this_processor()) {
+      if (monotonic_ns() - start >= longest || peer_processor() == this_processor()) {
         note_loss(looked);
         break;
       }

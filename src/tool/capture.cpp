@@ -6,12 +6,12 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "observe/clock.hpp"
 #include "tool/child_signal.hpp"
 #include "tool/command.hpp"
 #include "tool/end_signals.hpp"
@@ -24,17 +24,11 @@ std::atomic<bool> stop{false};
 std::atomic<int> stopped_by{0};
 std::atomic<std::int64_t> stopped_at{0};
 
-std::int64_t now_ns() noexcept {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
-
 // Another one that comes later than with the first, as timeout(1) sends them, ends the command at
 // once.
 void stop_or_end(int signal) {
   constexpr std::int64_t kTogether = 1'000'000'000;
-  const std::int64_t now = now_ns();
+  const std::int64_t now = observe::monotonic_ns();
   std::int64_t first = 0;
   int none = 0;
   stopped_by.compare_exchange_strong(none, signal, std::memory_order_relaxed);

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <ctime>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,6 +13,7 @@
 #include <thread>
 #include <tuple>
 
+#include "observe/clock.hpp"
 #include "tool/command.hpp"
 #include "tool/say.hpp"
 #include "tool/top/passed_json.hpp"
@@ -67,9 +67,7 @@ bool has_name(const Process& process, const End& end, const std::string& name) {
 }
 
 std::string age_of(std::int64_t opened) {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  const std::int64_t ns = now.tv_sec * 1'000'000'000 + now.tv_nsec - opened;
+  const std::int64_t ns = observe::monotonic_ns() - opened;
   return opened > 0 && ns > 0 ? top::spelled_time(static_cast<std::uint64_t>(ns)) : "?";
 }
 

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "observe/clock.hpp"
 #include "wait/counts_handler.hpp"
 #include "wait/held_signals.hpp"
 #include "wait/sleeper.hpp"
@@ -90,11 +91,7 @@ void note_signal() noexcept {
   word->compare_exchange_strong(expected, WaitState::kAwake, std::memory_order_relaxed);
 }
 
-[[gnu::hot]] std::int64_t monotonic_ns() noexcept {
-  timespec now;
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
+[[gnu::hot]] std::int64_t monotonic_ns() noexcept { return observe::monotonic_ns(); }
 
 timespec Deadline::left() const noexcept {
   return is_never() ? timespec{} : split(std::max<std::int64_t>(at_ - monotonic_ns(), 0));

@@ -5,9 +5,9 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
+#include "observe/clock.hpp"
 #include "watch/lease.hpp"
 #include "watch/status.hpp"
 #include "watch/text.hpp"
@@ -22,12 +22,6 @@ using observe::Role;
 using observe::Times;
 
 constexpr std::uint64_t kSamplesPerSecond = 1000;
-
-std::int64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
 
 // Whose answers can be timed: not of one-way ends, nor of who answers.
 bool asks(const End& end) { return end.role == Role::client || end.role == Role::none; }
@@ -282,7 +276,7 @@ void Flows::pair(std::vector<Ref>& lefts, std::vector<Ref>& rights) {
 }
 
 void Flows::look(const std::vector<Process>& processes) {
-  const std::int64_t now = now_ns();
+  const std::int64_t now = observe::monotonic_ns();
   looked_before_ = std::exchange(looked_at_, now);
   elapsed_ns_ = looked_before_ == 0 ? 0 : now - looked_before_;
   read_all_times(processes);

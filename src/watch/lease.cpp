@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <ctime>
 #include <map>
 
+#include "observe/clock.hpp"
 #include "watch/maps.hpp"
 #include "watch/status.hpp"
 
@@ -34,10 +34,7 @@ std::uint64_t address_of(const Lease& lease) {
 }
 
 std::uint64_t end_of_lease(std::chrono::nanoseconds duration) {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
-         static_cast<std::uint64_t>(now.tv_nsec) + static_cast<std::uint64_t>(duration.count());
+  return static_cast<std::uint64_t>(observe::monotonic_ns() + duration.count());
 }
 
 // Those whose tables are still there. The process may have executed something else meanwhile, or

@@ -56,13 +56,13 @@ struct Wait {
   void begin() noexcept {
     if (until != 0) return;
     if (timeout > 0)
-      until = now_ns() + std::int64_t{timeout} * 1'000'000;
+      until = monotonic_ns() + std::int64_t{timeout} * 1'000'000;
     else if (longest != nullptr && longest->tv_sec < kForEver)
-      until = now_ns() + std::int64_t{longest->tv_sec} * 1'000'000'000 + longest->tv_nsec;
+      until = monotonic_ns() + std::int64_t{longest->tv_sec} * 1'000'000'000 + longest->tv_nsec;
   }
   void go_on() noexcept {
     if (until == 0) return;
-    const std::int64_t left = std::max<std::int64_t>(until - now_ns(), 0);
+    const std::int64_t left = std::max<std::int64_t>(until - monotonic_ns(), 0);
     if (longest == nullptr) {
       timeout = static_cast<int>((left + 999'999) / 1'000'000);
     } else {

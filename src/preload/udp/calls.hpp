@@ -70,14 +70,15 @@ inline int udp_receive_many(UdpSocket& socket, int fd, mmsghdr* messages, unsign
   constexpr std::int64_t kLongest = std::int64_t{1} << 30;
   std::int64_t end = 0;
   if (timeout != nullptr)
-    end = now_ns() + std::min<std::int64_t>(timeout->tv_sec, kLongest) * kSecond + timeout->tv_nsec;
+    end = monotonic_ns() + std::min<std::int64_t>(timeout->tv_sec, kLongest) * kSecond +
+          timeout->tv_nsec;
   bool over = false;
   const int done = each_of(messages, count, [&](msghdr& message) noexcept -> ssize_t {
     if (over) return -1;
     const ssize_t got = udp_receive(socket, fd, message, flags & ~MSG_WAITFORONE);
     if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
     if (got >= 0 && timeout != nullptr) {
-      const std::int64_t left = std::max<std::int64_t>(end - now_ns(), 0);
+      const std::int64_t left = std::max<std::int64_t>(end - monotonic_ns(), 0);
       *timeout = {.tv_sec = left / kSecond, .tv_nsec = left % kSecond};
       over = left == 0;
     }

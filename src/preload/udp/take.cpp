@@ -225,7 +225,7 @@ ssize_t look_for_owed(UdpSocket& socket, int fd, Look look) noexcept {
   if (!socket.any_in(is_owed)) return -EAGAIN;
   (void)note_drops(socket, fd);
   if (!socket.any_in(is_owed)) return -EAGAIN;
-  for (const std::int64_t start = now_ns(); now_ns() - start < kLongest;) {
+  for (const std::int64_t start = monotonic_ns(); monotonic_ns() - start < kLongest;) {
     kernel(SYS_sched_yield);
     if (const ssize_t result = look(); result != -EAGAIN) return result;
     if (note_drops(socket, fd)) return -EAGAIN;
