@@ -140,6 +140,7 @@ struct Packet {
   Kind kind = Kind::nothing;
   std::uint8_t purpose = 0;  // as the sender has said
   bool more = false;         // the next packet belongs to this one
+  bool stays = false;        // in the socket, as not all that it brings has come
   ReceivedFds descriptors;
   // Where SO_PASSCRED is set: who sent this very packet, as the kernel has checked it.
   std::optional<Credentials> sender;

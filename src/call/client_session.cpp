@@ -18,6 +18,7 @@
 #include "farcall/error.hpp"
 #include "process/identity.hpp"
 #include "socket/answers.hpp"
+#include "socket/strangers.hpp"
 #include "wait/held_signals.hpp"
 
 namespace farcall::call {
@@ -129,7 +130,7 @@ std::unique_ptr<ClientSession> SessionRequest::await(int port, WaitMode mode, bo
   outcome = await_answer_or_death(answers_.get(), port, expected_, cancellable, deadline, since);
   if (outcome != Outcome::ok) return nullptr;
   const NoFork guard;
-  Packet packet = take_packet(answers_.get());
+  Packet packet = take_strangers_packet(answers_.get(), look_at_next(answers_.get(), false));
   packet.descriptors.sent_by(maker_.user);
   if (packet.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "open a session");
   const bool closed = packet.kind == Packet::Kind::closed;

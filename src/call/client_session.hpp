@@ -209,6 +209,10 @@ class ClientSession final : public SessionBase {
   Outcome lose_reply(Turn turn, CallResults& results) noexcept;
   Outcome fail(Outcome outcome) const noexcept;
   [[nodiscard]] uid_t owner() const noexcept override { return maker_.user; }
+  // A server has no more of the table than clients have of its own.
+  bool may_take(std::size_t claimed, process::InHand&) noexcept override {
+    return arrived_descriptors() + claimed <= process::descriptor_table() / 2;
+  }
   // Not from who sends what is long in closing.
   bool may_keep(std::size_t count) noexcept override {
     return count == 0 || maker_.trusted || !behind(maker_.user);

@@ -12,8 +12,8 @@
 #include "call/port.hpp"
 #include "farcall/error.hpp"
 #include "socket/answers.hpp"
-#include "socket/few.hpp"
 #include "socket/peer.hpp"
+#include "socket/strangers.hpp"
 #include "wait/held_signals.hpp"
 
 namespace farcall {
@@ -49,47 +49,43 @@ class EndpointState::Branch final : public Watch, public std::enable_shared_from
 
   void on_readable(std::uint32_t) noexcept override {
     constexpr int kMostAtOnce = 16;
-    for (int i = 0; i < kMostAtOnce; ++i) {
+    for (int i = 0; i < kMostAtOnce && !paused_.load(std::memory_order_acquire); ++i) {
       // Whose rubbish comes faster than it can be thrown away has to wait.
       if (is_flooding(user_)) return pause(user_, false);
-      process::PacketInHand in_hand;
-      if (!in_hand.take_to_open()) {
-        const Next next = look_at_next(inner_.get());
-        if (next.sender && !process::is_own(*next.sender)) return pause(*next.sender, true);
-      }
-      if (take(take_packet) != After::more) return;
+      if (!take()) return;
     }
   }
 
  private:
   static constexpr std::uint32_t kEvents = EPOLLIN | EPOLLRDHUP;
 
-  // ended: or it goes on by itself later.
-  enum class After : std::uint8_t { more, nothing, ended };
-  // Takes one packet.
-  After take(Packet (&take_it)(int)) noexcept {
+  // Takes one packet. False: there is none, or it goes on by itself later.
+  bool take() noexcept {
     const std::shared_ptr<EndpointState> endpoint = endpoint_.lock();
     Packet packet;
+    uid_t sender = user_;
     try {
-      packet = take_it(inner_.get());
-      if (packet.kind == Packet::Kind::nothing) return After::nothing;
+      const Next next = look_at_next(inner_.get());
+      sender = next.sender.value_or(user_);
+      packet = next.sender && process::is_own(sender) ? take_packet(inner_.get())
+                                                      : take_strangers_packet(inner_.get(), next);
+      if (packet.kind == Packet::Kind::nothing) return false;
       if (packet.kind == Packet::Kind::closed) {
         end(endpoint);
-        return After::ended;
+        return false;
       }
-      if (endpoint) {
+      if (packet.stays && endpoint) endpoint->count_unsolicited(packet.unsolicited, next.claimed);
+      if (!packet.stays && endpoint) {
         const bool wanted = receive(packet, *endpoint, endpoint);
         endpoint->count_unsolicited(packet.unsolicited, wanted ? 0 : packet.descriptors.size());
       }
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
       // What this client sent is no session, or there is no room: closing what came tells it.
     }
-    if (packet.descriptors.empty()) return After::more;
-    const uid_t sender = packet.sender ? packet.sender->uid : user_;
-    close_later(sender, std::move(packet.descriptors));
-    if (!behind(sender)) return After::more;
-    pause(sender, false);
-    return After::ended;
+    if (!packet.descriptors.empty()) close_later(sender, std::move(packet.descriptors));
+    if (!packet.stays && !behind(sender)) return true;
+    pause(sender, packet.stays);
+    return false;
   }
   // Whether it is something that clients send.
   static bool receive(Packet& packet, const EndpointState& from,
@@ -105,28 +101,25 @@ class EndpointState::Branch final : public Watch, public std::enable_shared_from
     return owner && packet.purpose >= kFirstOwnPurpose &&
            owner->received(packet.purpose, packet.descriptors, *packet.sender);
   }
-  // Until what `sender` has sent is closed. `takes_few`: there is no room for the next packet, and
-  // a thread that does that sender's work takes it with what there is room for.
-  void pause(uid_t sender, bool takes_few) noexcept {
+  // Until what `sender` has sent is closed, the packet that stays in the socket too if there is
+  // one, by a thread that does that sender's work.
+  void pause(uid_t sender, bool one_stays) noexcept {
+    paused_.store(true, std::memory_order_relaxed);
+    // A hang-up is told of whatever is asked for, and again each time that something is.
     registration_.rearm(EPOLLET);
-    const auto resume = [self = weak_from_this()] {
-      if (const auto branch = self.lock()) branch->registration_.rearm(kEvents);
+    const auto go_on = [self = weak_from_this(), one_stays] {
+      const auto branch = self.lock();
+      if (!branch) return;
+      if (one_stays) drop_next(branch->inner_.get());
+      // release: the reactor sees what is left.
+      branch->paused_.store(false, std::memory_order_release);
+      branch->registration_.rearm(kEvents);
     };
     try {
-      if (takes_few)
-        catch_up(sender, [self = weak_from_this()] {
-          if (const auto branch = self.lock()) branch->go_on_with_few();
-        });
-      else
-        catch_up(sender, resume);
+      catch_up(sender, go_on);
     } catch (const std::exception&) {
-      // There is no thread. What is left in the socket would be told of again, at once and always.
-      if (!takes_few || take(take_few) != After::ended) resume();
+      go_on();  // there is no thread
     }
-  }
-  void go_on_with_few() noexcept {
-    const process::NoFork guard;
-    if (take(take_few) != After::ended) registration_.rearm(kEvents);
   }
   void end(const std::shared_ptr<EndpointState>& endpoint) noexcept {
     stop();
@@ -150,6 +143,7 @@ class EndpointState::Branch final : public Watch, public std::enable_shared_from
   const std::uint64_t cookie_;
   Charge charge_;
   const uid_t user_;
+  std::atomic<bool> paused_{false};
   Registration registration_;
 };
 

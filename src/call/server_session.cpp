@@ -19,7 +19,7 @@
 #include "farcall/error.hpp"
 #include "process/identity.hpp"
 #include "process/reactor.hpp"
-#include "socket/few.hpp"
+#include "socket/strangers.hpp"
 
 namespace farcall::call {
 
@@ -207,17 +207,16 @@ void ServerSession::keep_until_taken(Charge&& charge) noexcept {
   }
 }
 
-// How many it brings is known only when they are in the table. Threads that are at it are through
-// in a moment, however busy the machine is. What others have sent may be long in closing.
-bool ServerSession::may_take_next(process::PacketInHand& in_hand) noexcept {
-  using Room = process::PacketInHand::Room;
+// Threads that are at it are through in a moment, however busy the machine is. What others have
+// sent may be long in closing.
+bool ServerSession::may_take(std::size_t claimed, process::InHand& in_hand) noexcept {
+  using Room = process::InHand::Room;
   if (own_user_) return true;
-  const Next packet = look_at_next(socket());
-  if (!packet.descriptors) return true;
+  const std::size_t most = claimed + kUnaskedDescriptors;
   constexpr int kTurns = 20'000;
   process::CatchingUp catching_up(caller.uid);
   for (int busy = 0; busy < kTurns;) {
-    const Room room = in_hand.take_for_call(caller.uid, packet.claimed);
+    const Room room = in_hand.take(caller.uid, most);
     if (room == Room::given) return true;
     if (room == Room::busy) {
       ++busy;

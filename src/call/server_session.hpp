@@ -272,7 +272,8 @@ class ServerSession final : public SessionBase {
   // Memory is replaced by who has read what was in the last one, or is about to write.
   void let_go_of_transfer() noexcept override { drop_transfer(true); }
   bool other_packet(const Packet& packet) noexcept override;
-  bool may_take_next(process::PacketInHand& in_hand) noexcept override;
+  bool may_take(std::size_t claimed, process::InHand& in_hand) noexcept override;
+  [[nodiscard]] bool tells_sender() const noexcept override { return true; }
   bool may_keep(std::size_t count) noexcept override;
   bool may_hold(std::size_t bytes, Charge& charge) noexcept override {
     charge = bytes_charged(bytes, endpoint->limits().bytes_per_user);

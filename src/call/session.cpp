@@ -11,6 +11,7 @@
 
 #include "farcall/error.hpp"
 #include "socket/peer.hpp"
+#include "socket/strangers.hpp"
 
 namespace farcall::call {
 
@@ -86,6 +87,22 @@ void SessionBase::keep(Packet& packet) {
   whole.descriptors.append(std::move(packet.descriptors));
 }
 
+std::size_t SessionBase::arrived_descriptors() const noexcept {
+  std::size_t count = 0;
+  for (const Arrived& whole : arrived_) count += whole.descriptors.size();
+  return count;
+}
+
+Packet SessionBase::next_packet(process::InHand& in_hand) {
+  if (trusts_other()) return take_packet(socket());
+  const Next next = look_at_next(socket(), tells_sender());
+  if (!next.descriptors || may_take(next.claimed, in_hand))
+    return take_strangers_packet(socket(), next, kPacketDescriptors);
+  Packet refused;
+  refused.kind = Packet::Kind::garbage;
+  return refused;
+}
+
 void SessionBase::take_packets(bool with_descriptors) noexcept {
   // A peer that sends without end is stopped here by the bound and later by its lack of sense.
   constexpr std::size_t kMostPackets = 64;
@@ -93,10 +110,8 @@ void SessionBase::take_packets(bool with_descriptors) noexcept {
   try {
     for (std::size_t i = 0; i < kMostPackets && !garbage_; ++i) {
       if (!with_descriptors && descriptors_come_next(socket())) return;
-      process::PacketInHand in_hand;
-      garbage_ |= !may_take_next(in_hand);
-      if (garbage_) return;
-      packet = take_packet(socket());
+      process::InHand in_hand;
+      packet = next_packet(in_hand);
       packet.descriptors.sent_by(owner());
       using What = Packet::Kind;
       if (packet.kind == What::nothing || packet.kind == What::closed) return;
@@ -104,12 +119,16 @@ void SessionBase::take_packets(bool with_descriptors) noexcept {
         garbage_ = true;
       else if (packet.kind != What::doorbell)
         keep(packet);
+      // It would be told of for ever.
+      garbage_ |= packet.stays;
       if (packet.unsolicited != 0 || !packet.descriptors.empty())
         count_unsolicited(packet.unsolicited, packet.descriptors.size());
     }
   } catch (const std::exception&) {
     garbage_ = true;  // out of memory: what was sent is lost
   }
+  // A client would be told of what it does not take for as long as it waits.
+  if (garbage_ && keeps_early_descriptors() && !has_overflow()) hang_up();
 }
 
 Outcome SessionBase::next_descriptors(ReceivedFds& into) {
@@ -117,8 +136,10 @@ Outcome SessionBase::next_descriptors(ReceivedFds& into) {
   constexpr int kMostDrains = 16;
   for (int i = 0; i < kMostDrains && (arrived_.empty() || !arrived_.front().complete); ++i)
     take_packets(true);
-  if (garbage_ || arrived_.empty() || !arrived_.front().complete) return Outcome::broken;
-  const bool overflow = arrived_.front().overflow;
+  const bool overflow = has_overflow();
+  if ((garbage_ && !overflow) || arrived_.empty() || !arrived_.front().complete)
+    return Outcome::broken;
+  if (garbage_ && keeps_early_descriptors()) hang_up();
   into = std::move(arrived_.front().descriptors);
   arrived_.pop_front();
   return overflow ? Outcome::too_big : Outcome::ok;

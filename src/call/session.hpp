@@ -265,8 +265,11 @@ class SessionBase {
   [[nodiscard]] virtual bool keeps_early_descriptors() const noexcept { return true; }
   // Whether nothing has come beside what has been taken.
   [[nodiscard]] bool nothing_left() const noexcept { return arrived_.empty(); }
-  // Whether the next packet may be taken, which may bring many descriptors.
-  virtual bool may_take_next(process::PacketInHand&) noexcept { return true; }
+  [[nodiscard]] std::size_t arrived_descriptors() const noexcept;
+  // Whether the next packet may be taken, which says that it brings so many descriptors.
+  virtual bool may_take(std::size_t, process::InHand&) noexcept { return true; }
+  // Whether the socket tells who has sent a packet.
+  [[nodiscard]] virtual bool tells_sender() const noexcept { return false; }
   // Whether more descriptors may be kept here than there are now.
   virtual bool may_keep(std::size_t) noexcept { return true; }
   // Whether memory may be made for a long message; `charge`: for the accounts.
@@ -295,6 +298,11 @@ class SessionBase {
   };
   void keep(Packet& packet);
   void take_packets(bool with_descriptors) noexcept;
+  Packet next_packet(process::InHand& in_hand);
+  [[nodiscard]] bool has_overflow() const noexcept {
+    return !arrived_.empty() && arrived_.front().overflow;
+  }
+  void hang_up() const noexcept { ::shutdown(socket(), SHUT_RDWR); }
   int watch_process(bool on) noexcept;
 
   WatchedProcess process_;  // while somebody here waits long for the other side

@@ -4,7 +4,6 @@
 #include "door/attach.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
 #include <sys/socket.h>
@@ -30,7 +29,7 @@
 #include "process/per_process.hpp"
 #include "socket/acceptor.hpp"
 #include "socket/answers.hpp"
-#include "socket/few.hpp"
+#include "socket/strangers.hpp"
 
 namespace farcall::door {
 namespace {
@@ -252,6 +251,11 @@ void refuse(int answers, int error) noexcept {
   }
 }
 
+Packet take_visitors_packet(int socket, uid_t user) {
+  if (process::is_own(user)) return take_packet(socket);
+  return take_strangers_packet(socket, look_at_next(socket, false));
+}
+
 // Who has connected to an attachment, until it has said what it wants.
 class Visitor final : public process::Watch, public std::enable_shared_from_this<Visitor> {
  public:
@@ -277,35 +281,9 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
   // of those who send faster than that can be thrown away nothing is taken.
   bool serve() noexcept {
     if (process::is_flooding(who_.uid)) return turn_away();
-    process::PacketInHand in_hand;
-    return in_hand.take_to_open() || process::is_own(who_.uid) ? serve(take_packet) : serve_apart();
-  }
-
- private:
-  bool turn_away() noexcept {
-    refuse(socket_.get(), EAGAIN);
-    dismiss();
-    return true;
-  }
-  // Where there is no room for as much as it might send: by a thread that does its user's work.
-  bool serve_apart() noexcept {
-    pollfd said{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
-    if (::poll(&said, 1, 0) <= 0) return false;
-    registration_.stop();
-    try {
-      process::run_later(who_.uid, [self = shared_from_this()] {
-        const process::NoFork guard;
-        if (!self->serve(take_few)) self->dismiss();
-      });
-      return true;
-    } catch (const std::exception&) {
-      return turn_away();
-    }
-  }
-  bool serve(Packet (&take)(int)) noexcept {
     Packet packet;
     try {
-      packet = take(socket_.get());
+      packet = take_visitors_packet(socket_.get(), who_.uid);
       if (packet.kind == Packet::Kind::nothing) return false;
       if (packet.kind == Packet::Kind::overflow) refuse(socket_.get(), EAGAIN);
       if (const auto attachment = attachment_.lock();
@@ -316,6 +294,13 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
     }
     process::close_later(who_.uid, std::move(packet.descriptors));
+    dismiss();
+    return true;
+  }
+
+ private:
+  bool turn_away() noexcept {
+    refuse(socket_.get(), EAGAIN);
     dismiss();
     return true;
   }
@@ -393,9 +378,8 @@ process::Acceptor::Take Attachment::visitor_maker() {
     process::Charge held(process::Resource::descriptors, who.uid, 1);
     if (full || !held) {
       // What is unread hides what is answered.
-      process::PacketInHand in_hand;
-      if (process::is_own(who.uid) || (in_hand.take_to_open() && !process::is_flooding(who.uid)))
-        take_packet(socket.get()).descriptors.sent_by(who.uid);
+      if (!process::is_flooding(who.uid))
+        take_visitors_packet(socket.get(), who.uid).descriptors.sent_by(who.uid);
       return refuse(socket.get(), EAGAIN);
     }
     auto visitor =

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "observe/clock.hpp"
+
 namespace farcall::observe {
 
 // A lease for longer than that is somebody's mistake, or of another time namespace.

@@ -230,12 +230,9 @@ Pool& pool() { return PerProcess<Pool>::here(); }
 // A child has none of its parent's.
 struct UnchargedOfAll {
   std::atomic<std::size_t> waiting{0};
-  std::atomic<std::size_t> packets{0};  // in hand
+  std::atomic<std::size_t> in_hand{0};
 };
 UnchargedOfAll& uncharged() { return PerProcess<UnchargedOfAll>::here(); }
-
-// The most that one packet may bring.
-constexpr std::size_t kMostInPacket = 253;
 
 }  // namespace
 
@@ -246,35 +243,23 @@ Uncharged::Uncharged(uid_t user, std::size_t count) noexcept {
   all_->fetch_add(count, std::memory_order_relaxed);
 }
 
-// How many others there are.
-std::size_t PacketInHand::take() noexcept {
-  packets_ = &uncharged().packets;
-  return packets_->fetch_add(1, std::memory_order_relaxed);
+void InHand::put_back() noexcept {
+  if (all_ != nullptr) all_->fetch_sub(count_, std::memory_order_relaxed);
+  all_ = nullptr;
 }
 
-void PacketInHand::put_back() noexcept {
-  if (packets_ != nullptr) packets_->fetch_sub(1, std::memory_order_relaxed);
-  packets_ = nullptr;
-}
-
-bool PacketInHand::take_to_open() noexcept {
-  const std::size_t others = take();
-  const std::size_t waiting = uncharged().waiting.load(std::memory_order_relaxed);
-  if (waiting + (others + 2) * kMostInPacket <= descriptor_table() / 2) return true;
-  put_back();
-  return false;
-}
-
-PacketInHand::Room PacketInHand::take_for_call(uid_t user, std::size_t claimed) noexcept {
+InHand::Room InHand::take(uid_t user, std::size_t count) noexcept {
   const std::size_t table = descriptor_table();
   Pool* const made = PerProcess<Pool>::made();
   const std::size_t his = made != nullptr ? made->uncharged(user) : 0;
   // Something is left for those of whom nothing waits.
   const std::size_t most = table / 2 - (his != 0 ? table / 8 : 0);
   const std::size_t waiting = uncharged().waiting.load(std::memory_order_relaxed);
-  if (waiting + claimed > most || (his != 0 && his + claimed > table / 4)) return Room::full;
-  const std::size_t others = take();
-  if (others == 0 || waiting + (others + 1) * kMostInPacket <= most) return Room::given;
+  if (waiting + count > most || (his != 0 && his + count > table / 4)) return Room::full;
+  all_ = &uncharged().in_hand;
+  count_ = count;
+  if (waiting + count + all_->fetch_add(count, std::memory_order_relaxed) <= most)
+    return Room::given;
   put_back();
   return Room::busy;
 }

@@ -52,31 +52,26 @@ class Uncharged {
   std::size_t count_ = 0;
 };
 
-// A packet of somebody else's that a thread is about to take, which may bring as many descriptors
-// as the kernel lets it: until these are charged for, or wait to be closed. Of all others together
-// there are never more than half of the table of both, but for one packet that brings more than it
-// says.
-class PacketInHand {
+// The descriptors of a packet of somebody else's that a thread is about to take, until these are
+// charged for, or wait to be closed. Of all others together there are never more than half of the
+// table of both.
+class InHand {
  public:
-  PacketInHand() noexcept = default;
-  PacketInHand(const PacketInHand&) = delete;
-  PacketInHand& operator=(const PacketInHand&) = delete;
-  ~PacketInHand() { put_back(); }
+  InHand() noexcept = default;
+  InHand(const InHand&) = delete;
+  InHand& operator=(const InHand&) = delete;
+  ~InHand() { put_back(); }
 
-  // For a packet that opens something, with room left for one that comes with a call. False: there
-  // is none.
-  bool take_to_open() noexcept;
-  // For a packet that comes with a call of `user`, and says that it brings so many. busy: there is
-  // room as soon as others have dealt with theirs, which needs nobody's help; full: when somebody's
-  // have been closed.
+  // Of `user`, and no more than that many. busy: there is room as soon as others have dealt with
+  // theirs, which needs nobody's help; full: when somebody's have been closed.
   enum class Room : std::uint8_t { given, busy, full };
-  Room take_for_call(uid_t user, std::size_t claimed) noexcept;
+  Room take(uid_t user, std::size_t count) noexcept;
 
  private:
-  std::size_t take() noexcept;
   void put_back() noexcept;
 
-  std::atomic<std::size_t>* packets_ = nullptr;
+  std::atomic<std::size_t>* all_ = nullptr;
+  std::size_t count_ = 0;
 };
 
 // Closes what `user` has sent, and gives up the charge for it then. What this process's own user,

@@ -16,7 +16,7 @@
 #include "process/identity.hpp"
 #include "socket/acceptor.hpp"
 #include "socket/doorbells.hpp"
-#include "socket/few.hpp"
+#include "socket/strangers.hpp"
 #include "socket/wait_for.hpp"
 #include "wait/held_signals.hpp"
 
@@ -85,10 +85,12 @@ class Ancillary {
     if (!descriptors.empty()) add(SCM_RIGHTS, descriptors.data(), descriptors.size_bytes());
   }
   void prepare_to_receive() noexcept { message_.msg_controllen = buffer_.size(); }
-  // With room for the sender, and no more than so many descriptors: the kernel lets the rest go.
-  void prepare_to_receive_few(std::size_t descriptors) noexcept {
+  // With room for the sender, so many descriptors, and not much beside them; or for the sender
+  // alone.
+  void prepare_to_receive(std::size_t descriptors) noexcept {
     message_.msg_controllen = CMSG_SPACE(sizeof(ucred));
-    if (descriptors != 0) message_.msg_controllen += CMSG_LEN(descriptors * sizeof(int));
+    if (descriptors != 0)
+      message_.msg_controllen += CMSG_LEN((descriptors + kUnaskedDescriptors) * sizeof(int));
   }
 
   // Takes over the descriptors that came. Returns how many control messages of other kinds did.
@@ -314,16 +316,18 @@ struct Received {
   ssize_t count;
   int flags;
 };
-Received receive_packet(int packet_socket, iovec piece, Packet& packet, bool few = false) {
+Received receive_packet(int packet_socket, iovec piece, Packet& packet,
+                        std::optional<std::size_t> room = std::nullopt, int peek = 0) {
   Ancillary<kPacketDescriptors> ancillary;
-  if (few)
-    ancillary.prepare_to_receive_few(kFewDescriptors);
+  if (room)
+    ancillary.prepare_to_receive(*room);
   else
     ancillary.prepare_to_receive();
   msghdr& message = ancillary.message(std::span(&piece, 1));
   ssize_t count = 0;
   // Not recvmsg(2), which the C library makes a point of cancellation.
-  do count = ::syscall(SYS_recvmsg, packet_socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  do
+    count = ::syscall(SYS_recvmsg, packet_socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT | peek);
   while (count < 0 && errno == EINTR);
   if (count < 0 && errno == ECONNRESET) packet.kind = Packet::Kind::closed;
   if (count < 0 && errno != EAGAIN && errno != ECONNRESET) throw_errno("take a packet");
@@ -333,20 +337,22 @@ Received receive_packet(int packet_socket, iovec piece, Packet& packet, bool few
   return {count, message.msg_flags};
 }
 
-Packet take_packet(int packet_socket, bool few) {
-  Packet packet;
+// Returns whether all has come that the packet brings.
+bool receive_packet_of_ours(int packet_socket, Packet& packet,
+                            std::optional<std::size_t> room = std::nullopt, int peek = 0) {
   PacketHeader header{};
-  const auto [count, flags] =
-      receive_packet(packet_socket, {.iov_base = &header, .iov_len = sizeof header}, packet, few);
-  if (count < 0) return packet;
+  const auto [count, flags] = receive_packet(
+      packet_socket, {.iov_base = &header, .iov_len = sizeof header}, packet, room, peek);
+  if (count < 0) return true;
   using Kind = Packet::Kind;
   const bool proper = count == sizeof header && (flags & MSG_TRUNC) == 0 &&
                       header.magic == PacketHeader::kMagic && header.more <= 1;
   if (count == 1 && packet.descriptors.empty()) {
     packet.kind = Kind::doorbell;
   } else if (proper && (flags & MSG_CTRUNC) != 0) {
-    // Nobody can send more than there is room for in `control`; so it is our table that is full.
-    if (!few || packet.descriptors.size() < kFewDescriptors) packet.kind = Kind::overflow;
+    // Nobody can send more than there is room for in `control`; so it is our table that is full, or
+    // less room was given than they take.
+    if (!room || packet.descriptors.size() < header.descriptors) packet.kind = Kind::overflow;
   } else if (proper && header.descriptors == packet.descriptors.size()) {
     packet.kind = Kind::descriptors;
   }
@@ -354,19 +360,47 @@ Packet take_packet(int packet_socket, bool few) {
     packet.purpose = header.purpose;
     packet.more = header.more != 0;
   }
-  return packet;
+  return (flags & MSG_CTRUNC) == 0;
 }
 
 }  // namespace
 
-Packet take_packet(int packet_socket) { return take_packet(packet_socket, false); }
-Packet take_few(int packet_socket) { return take_packet(packet_socket, true); }
+Packet take_packet(int packet_socket) {
+  Packet packet;
+  receive_packet_of_ours(packet_socket, packet);
+  return packet;
+}
 
-Next look_at_next(int packet_socket) noexcept {
+Packet take_strangers_packet(int packet_socket, const Next& next, std::size_t most) {
+  Packet packet;
+  if (!next.descriptors) {
+    receive_packet_of_ours(packet_socket, packet, 0);
+  } else if (next.claimed > most) {
+    packet.kind = Packet::Kind::garbage;
+    packet.stays = true;
+  } else {
+    packet.stays = !receive_packet_of_ours(packet_socket, packet,
+                                           std::max<std::size_t>(next.claimed, 1), MSG_PEEK);
+    if (!packet.stays && packet.kind != Packet::Kind::nothing) drop_next(packet_socket);
+  }
+  return packet;
+}
+
+void drop_next(int packet_socket) noexcept {
+  char byte = 0;
+  // Not recv(2), which the C library makes a point of cancellation.
+  while (::syscall(SYS_recvfrom, packet_socket, &byte, sizeof byte, MSG_DONTWAIT, nullptr,
+                   nullptr) < 0 &&
+         errno == EINTR) {
+  }
+}
+
+Next look_at_next(int packet_socket, bool tells_sender) noexcept {
   PacketHeader header{};
   iovec piece{.iov_base = &header, .iov_len = sizeof header};
   Ancillary<0> ancillary;
-  ancillary.prepare_to_receive_few(0);
+  // Where no sender is told, descriptors would have that room.
+  if (tells_sender) ancillary.prepare_to_receive(0);
   msghdr& message = ancillary.message(std::span(&piece, 1));
   Next next;
   // Not recvmsg(2), which the C library makes a point of cancellation.
