@@ -22,6 +22,9 @@
 #include "pulse.h"
 #include "words.h"
 
+/* What a channel is charged. */
+#define COST (sizeof(struct stplr_channel) + sizeof(struct stplr_budget))
+
 #define ALL_FLAGS (STPLR_CHANNEL_UNBLOCK | STPLR_CHANNEL_DISCONNECT | STPLR_CHANNEL_INHERIT)
 
 /* So many processes receive from a channel at most: all of them are gone through under a lock. */
@@ -76,8 +79,7 @@ void stplr_channel_put(struct stplr_channel *channel)
 		return;
 	stplr_hide(&channel->shown);
 	stplr_budget_put(channel->posts);
-	stplr_user_uncharge(channel->user, sizeof(*channel) + sizeof(*channel->posts));
-	stplr_user_put(channel->user);
+	stplr_user_put_charged(channel->user, COST);
 	kfree(channel);
 }
 
@@ -367,20 +369,17 @@ static const struct stplr_shown_ops channel_shown_ops = {
 static struct stplr_channel *channel_new(const struct stplr_channel_create *arguments)
 {
 	struct stplr_channel *channel = kzalloc(sizeof(*channel), GFP_KERNEL_ACCOUNT);
-	int err = -ENOMEM;
+	int err;
 
 	if (!channel)
 		return ERR_PTR(-ENOMEM);
-	channel->user = stplr_user_get();
-	if (!channel->user)
-		goto free;
-	err = stplr_user_charge(channel->user, sizeof(*channel) + sizeof(*channel->posts));
+	err = stplr_user_get_charged(&channel->user, NULL, COST);
 	if (err)
-		goto put_user;
+		goto free;
 	err = -ENOMEM;
 	channel->posts = stplr_budget_new(POSTS_MAX);
 	if (!channel->posts)
-		goto uncharge;
+		goto put_user;
 	stplr_port_init(&channel->port, &channel_ops, get_random_u64(), arguments->spin_us);
 	refcount_set(&channel->refs, 1);
 	channel->flags = arguments->flags;
@@ -401,10 +400,8 @@ static struct stplr_channel *channel_new(const struct stplr_channel_create *argu
 	stplr_show(&channel->shown, &channel->port, &channel_shown_ops);
 	return channel;
 
-uncharge:
-	stplr_user_uncharge(channel->user, sizeof(*channel) + sizeof(*channel->posts));
 put_user:
-	stplr_user_put(channel->user);
+	stplr_user_put_charged(channel->user, COST);
 free:
 	kfree(channel);
 	return ERR_PTR(err);

@@ -145,8 +145,7 @@ static struct heir *remove_loan_locked(struct loan *loan)
 	rt_mutex_unlock(&heir->lock);
 	list_del(&loan->of_channel);
 	loan->channel->loan_count--;
-	stplr_user_uncharge(loan->user, COST);
-	stplr_user_put(loan->user);
+	stplr_user_put_charged(loan->user, COST);
 	kfree(loan);
 	return heir;
 }
@@ -281,8 +280,7 @@ uncharge:
 static void give_up(struct loan *loan)
 {
 	put_heir(loan->heir);
-	stplr_user_uncharge(loan->user, COST);
-	stplr_user_put(loan->user);
+	stplr_user_put_charged(loan->user, COST);
 	kfree(loan);
 }
 

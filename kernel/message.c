@@ -51,16 +51,10 @@ void stplr_message_exit(void)
 /* What a sender is charged for and known by, which a message keeps from one use to the next. */
 static int own_message(struct stplr_message *message, struct stplr_user *guess)
 {
-	int err;
+	int err = stplr_user_get_charged(&message->user, guess, sizeof(*message));
 
-	message->user = stplr_user_get_like(guess);
-	if (!message->user)
-		return -ENOMEM;
-	err = stplr_user_charge(message->user, sizeof(*message));
-	if (err) {
-		stplr_user_put(message->user);
+	if (err)
 		return err;
-	}
 	message->charged = sizeof(*message);
 	message->tgid = get_pid(task_tgid(current));
 	message->tid = get_pid(task_pid(current));
@@ -78,8 +72,7 @@ static void disown_message(struct stplr_message *message)
 {
 	put_pid(message->tid);
 	put_pid(message->tgid);
-	stplr_user_uncharge(message->user, message->charged);
-	stplr_user_put(message->user);
+	stplr_user_put_charged(message->user, message->charged);
 }
 
 struct stplr_message *stplr_message_new(struct stplr_user *guess, struct stplr_message **spare,

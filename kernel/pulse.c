@@ -97,12 +97,9 @@ struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_
 	pulse = kzalloc(sizeof(*pulse), GFP_KERNEL_ACCOUNT);
 	if (!pulse)
 		goto refund;
-	pulse->user = stplr_user_get_like(guess);
-	if (!pulse->user)
-		goto free;
-	err = stplr_user_charge(pulse->user, sizeof(*pulse));
+	err = stplr_user_get_charged(&pulse->user, guess, sizeof(*pulse));
 	if (err)
-		goto put_user;
+		goto free;
 	for (i = 0; budgets && i < STPLR_BUDGETS; i++) {
 		pulse->budgets[i] = budgets[i];
 		if (budgets[i])
@@ -113,8 +110,6 @@ struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_
 	pulse->value = value;
 	return pulse;
 
-put_user:
-	stplr_user_put(pulse->user);
 free:
 	kfree(pulse);
 refund:
@@ -132,8 +127,7 @@ void stplr_pulse_free(struct stplr_item *item)
 	for (i = 0; i < STPLR_BUDGETS; i++)
 		if (pulse->budgets[i])
 			stplr_budget_put(pulse->budgets[i]);
-	stplr_user_uncharge(pulse->user, sizeof(*pulse));
-	stplr_user_put(pulse->user);
+	stplr_user_put_charged(pulse->user, sizeof(*pulse));
 	kfree(pulse);
 }
 

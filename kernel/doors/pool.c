@@ -78,8 +78,7 @@ void stplr_pool_put(struct stplr_pool *pool)
 	put_pid(pool->tgid);
 	put_task_struct(pool->task);
 	mmdrop(pool->mm);
-	stplr_user_uncharge(pool->user, sizeof(*pool));
-	stplr_user_put(pool->user);
+	stplr_user_put_charged(pool->user, sizeof(*pool));
 	kfree(pool);
 }
 
@@ -441,16 +440,15 @@ static const struct stplr_shown_ops pool_shown_ops = {
 static struct stplr_pool *pool_new(u32 spin_us)
 {
 	struct stplr_pool *pool = kzalloc(sizeof(*pool), GFP_KERNEL_ACCOUNT);
-	int err = -ENOMEM;
+	int err;
 
 	if (!pool)
 		return ERR_PTR(-ENOMEM);
-	pool->user = stplr_user_get();
-	if (!pool->user)
-		goto free;
-	err = stplr_user_charge(pool->user, sizeof(*pool));
-	if (err)
-		goto put_user;
+	err = stplr_user_get_charged(&pool->user, NULL, sizeof(*pool));
+	if (err) {
+		kfree(pool);
+		return ERR_PTR(err);
+	}
 	stplr_port_init(&pool->port, &pool_ops, get_random_u64(), spin_us);
 	refcount_set(&pool->refs, 2);
 	pool->process = stplr_exit_process();
@@ -466,12 +464,6 @@ static struct stplr_pool *pool_new(u32 spin_us)
 	stplr_show(&pool->shown, &pool->port, &pool_shown_ops);
 	stplr_exit_watch(&pool->watch, stplr_exit_program(current), program_ended);
 	return pool;
-
-put_user:
-	stplr_user_put(pool->user);
-free:
-	kfree(pool);
-	return ERR_PTR(err);
 }
 
 long stplr_pool_create(const struct stplr_pool_create __user *user, size_t size)

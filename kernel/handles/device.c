@@ -45,16 +45,13 @@ static bool has_open_locked(int minor, const struct pid *tgid)
 static int node_open(struct inode *inode, struct file *file)
 {
 	struct stplr_open *open = kzalloc(sizeof(*open), GFP_KERNEL_ACCOUNT);
-	int err = -ENOMEM;
+	int err;
 
 	if (!open)
 		return -ENOMEM;
-	open->user = stplr_user_get();
-	if (!open->user)
-		goto free;
-	err = stplr_user_charge(open->user, sizeof(*open));
+	err = stplr_user_get_charged(&open->user, NULL, sizeof(*open));
 	if (err)
-		goto put_user;
+		goto free;
 	open->minor = iminor(inode);
 	open->tgid = task_tgid(current);
 	INIT_LIST_HEAD(&open->mailboxes);
@@ -65,17 +62,15 @@ static int node_open(struct inode *inode, struct file *file)
 		hash_add(opens, &open->node, (unsigned long)open->tgid);
 	spin_unlock(&opens_lock);
 	if (err)
-		goto uncharge;
+		goto put_user;
 	get_pid(open->tgid);
 	file->private_data = open;
 	stplr_log(STPLR_DEBUG_OWNERS, "node %d: opened by %d\n", open->minor,
 		  pid_nr(open->tgid));
 	return nonseekable_open(inode, file);
 
-uncharge:
-	stplr_user_uncharge(open->user, sizeof(*open));
 put_user:
-	stplr_user_put(open->user);
+	stplr_user_put_charged(open->user, sizeof(*open));
 free:
 	kfree(open);
 	return err;
@@ -97,8 +92,7 @@ static int node_release(struct inode *inode, struct file *file)
 	stplr_mailbox_release_all(open);
 	stplr_log(STPLR_DEBUG_OWNERS, "node %d: closed\n", open->minor);
 	put_pid(open->tgid);
-	stplr_user_uncharge(open->user, sizeof(*open));
-	stplr_user_put(open->user);
+	stplr_user_put_charged(open->user, sizeof(*open));
 	kfree(open);
 	return 0;
 }

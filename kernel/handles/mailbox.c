@@ -62,8 +62,7 @@ void stplr_mailbox_drop(struct stplr_mailbox *mailbox)
 	stplr_hide(&mailbox->shown);
 	stplr_message_drop(mailbox->spare);
 	put_task_struct(mailbox->task);
-	stplr_user_uncharge(mailbox->user, sizeof(*mailbox));
-	stplr_user_put(mailbox->user);
+	stplr_user_put_charged(mailbox->user, sizeof(*mailbox));
 	kfree_rcu(mailbox, rcu);
 }
 
@@ -182,7 +181,7 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 {
 	struct stplr_handle handle;
 	struct stplr_mailbox *mailbox, *twin;
-	int err = -ENOMEM;
+	int err;
 
 	if (open->tgid != task_tgid(current))
 		return -EBADR;
@@ -197,17 +196,14 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 	mailbox = kzalloc(sizeof(*mailbox), GFP_KERNEL_ACCOUNT);
 	if (!mailbox)
 		return -ENOMEM;
-	mailbox->user = stplr_user_get_like(open->user);
-	if (!mailbox->user)
-		goto free;
-	err = stplr_user_charge(mailbox->user, sizeof(*mailbox));
+	err = stplr_user_get_charged(&mailbox->user, open->user, sizeof(*mailbox));
 	if (err)
-		goto put_user;
+		goto free;
 	mailbox->uuid = get_random_u64();
 	handle.uuid = mailbox->uuid;
 	err = -EFAULT;
 	if (copy_to_user(argument, &handle, sizeof(handle)))
-		goto uncharge;
+		goto put_user;
 	stplr_port_init(&mailbox->port, &mailbox_ops, mailbox->uuid, 0);
 	mailbox->task = get_task_struct(current);
 	mailbox->open = open;
@@ -226,10 +222,8 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 		  task_pid_nr(current));
 	return 0;
 
-uncharge:
-	stplr_user_uncharge(mailbox->user, sizeof(*mailbox));
 put_user:
-	stplr_user_put(mailbox->user);
+	stplr_user_put_charged(mailbox->user, sizeof(*mailbox));
 free:
 	kfree(mailbox);
 	return err;
