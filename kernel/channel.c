@@ -277,9 +277,9 @@ static long channel_ioctl(struct file *file, unsigned int command, unsigned long
 	case STPLR_SIZELESS(STPLR_REPLY_RECEIVE):
 		return stplr_channel_reply_receive(channel, user, size, file);
 	case STPLR_SIZELESS(STPLR_READ):
-		return stplr_channel_read(channel, user, size);
+		return stplr_message_access(&channel->port, stplr_exit_process(), user, size, false);
 	case STPLR_SIZELESS(STPLR_WRITE):
-		return stplr_channel_write(channel, user, size);
+		return stplr_message_access(&channel->port, stplr_exit_process(), user, size, true);
 	case STPLR_SIZELESS(STPLR_POST):
 		return post(channel, user, size);
 	case STPLR_SIZELESS(STPLR_SHUTDOWN):

@@ -151,28 +151,6 @@ long stplr_channel_reply_receive(struct stplr_channel *channel,
 				 struct file *file);
 
 /**
- * stplr_channel_read() - STPLR_READ
- * @channel: the channel
- * @user: the program's arguments
- * @size: how many bytes of them it knows
- *
- * Return: as the system call does.
- */
-long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user,
-			size_t size);
-
-/**
- * stplr_channel_write() - STPLR_WRITE
- * @channel: the channel
- * @user: the program's arguments
- * @size: how many bytes of them it knows
- *
- * Return: as the system call does.
- */
-long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user,
-			 size_t size);
-
-/**
  * stplr_channel_watch_server() - stplr_channel_serve() where that may be for the first time
  * @channel: the channel
  *

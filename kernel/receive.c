@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A channel's side of a call: receive, reply, read, write. */
+/* A channel's side of a call: receive, reply. */
 #include <linux/fcntl.h>
 #include <linux/file.h>
 #include <linux/fs.h>
@@ -465,16 +465,4 @@ long stplr_channel_reply_receive(struct stplr_channel *channel,
 	if (err == -ERESTARTSYS && put_user(0ULL, &user->reply.id))
 		err = -EINTR;
 	return err;
-}
-
-long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user,
-			size_t size)
-{
-	return stplr_message_access(&channel->port, stplr_exit_process(), user, size, false);
-}
-
-long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user,
-			 size_t size)
-{
-	return stplr_message_access(&channel->port, stplr_exit_process(), user, size, true);
 }
