@@ -217,12 +217,6 @@ static int channel_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
-static int channel_flush(struct file *file, fl_owner_t owner)
-{
-	stplr_unpark_file(file, owner);
-	return 0;
-}
-
 static __poll_t channel_poll(struct file *file, poll_table *table)
 {
 	struct stplr_channel *channel = file->private_data;
@@ -294,7 +288,7 @@ static long channel_ioctl(struct file *file, unsigned int command, unsigned long
 
 static const struct file_operations channel_operations = {
 	.owner = THIS_MODULE,
-	.flush = channel_flush,
+	.flush = stplr_unpark_file,
 	.release = channel_release,
 	.poll = channel_poll,
 	.unlocked_ioctl = channel_ioctl,

@@ -244,12 +244,6 @@ static void connection_free(struct stplr_connection *connection)
 	kfree(connection);
 }
 
-static int connection_flush(struct file *file, fl_owner_t owner)
-{
-	stplr_unpark_file(file, owner);
-	return 0;
-}
-
 static int connection_release(struct inode *inode, struct file *file)
 {
 	struct stplr_connection *connection = file->private_data;
@@ -304,7 +298,7 @@ static long connection_ioctl(struct file *file, unsigned int command, unsigned l
 
 static const struct file_operations connection_operations = {
 	.owner = THIS_MODULE,
-	.flush = connection_flush,
+	.flush = stplr_unpark_file,
 	.release = connection_release,
 	.poll = connection_poll,
 	.unlocked_ioctl = connection_ioctl,

@@ -76,12 +76,6 @@ free:
 	return err;
 }
 
-static int node_flush(struct file *file, fl_owner_t owner)
-{
-	stplr_unpark_file(file, owner);
-	return 0;
-}
-
 static int node_release(struct inode *inode, struct file *file)
 {
 	struct stplr_open *open = file->private_data;
@@ -138,7 +132,7 @@ static long node_ioctl(struct file *file, unsigned int command, unsigned long ar
 static const struct file_operations node_operations = {
 	.owner = THIS_MODULE,
 	.open = node_open,
-	.flush = node_flush,
+	.flush = stplr_unpark_file,
 	.release = node_release,
 	.unlocked_ioctl = node_ioctl,
 	.llseek = noop_llseek,
