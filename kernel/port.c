@@ -82,6 +82,12 @@ static struct receiver *first_receiver_locked(struct stplr_port *port)
 	return hlist_entry_safe(port->receivers.first, struct receiver, node);
 }
 
+static void tell_pollers_locked(struct stplr_port *port)
+{
+	if (port->ops->readable)
+		port->ops->readable(port);
+}
+
 void stplr_port_deliver_locked(struct stplr_port *port, struct stplr_item *item,
 			       struct stplr_waker *waker)
 {
@@ -91,7 +97,7 @@ void stplr_port_deliver_locked(struct stplr_port *port, struct stplr_item *item,
 	receiver = first_receiver_locked(port);
 	if (!receiver) {
 		enqueue_locked(port, item);
-		port->ops->readable(port);
+		tell_pollers_locked(port);
 		return;
 	}
 	hlist_del_init(&receiver->node);
@@ -268,7 +274,7 @@ void stplr_port_close(struct stplr_port *port, int outcome)
 {
 	spin_lock(&port->lock);
 	WRITE_ONCE(port->closed, true);
-	port->ops->readable(port);
+	tell_pollers_locked(port);
 	spin_unlock(&port->lock);
 
 	while (stplr_port_end_one(port, outcome))
@@ -293,7 +299,7 @@ void stplr_port_remind(struct stplr_port *port)
 {
 	spin_lock(&port->lock);
 	if (first_locked(port))
-		port->ops->readable(port);
+		tell_pollers_locked(port);
 	spin_unlock(&port->lock);
 }
 

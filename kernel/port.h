@@ -43,10 +43,10 @@ struct stplr_item {
 struct stplr_port_ops {
 	/* Called without locks once the last reference is gone. */
 	void (*free_call)(struct stplr_call *call);
-	/* Called with port->lock held: something is queued for which nobody waits, or it was closed. */
+	/* Optional. Called with port->lock held: something is queued for which nobody waits, or it was closed. */
 	void (*readable)(struct stplr_port *port);
 	/*
-	 * Called with port->lock held: a sender wants to leave an OWED call. Returns the item to
+	 * Optional. Called with port->lock held: a sender wants to leave an OWED call. Returns the item to
 	 * queue (a pulse) if the sender has to wait on, NULL if it may leave.
 	 */
 	struct stplr_item *(*unblock)(struct stplr_call *call);

@@ -45,7 +45,7 @@ bool stplr_call_leave_locked(struct stplr_call *call, int why, bool fatal, bool 
 	if ((call->state == STPLR_CALL_OWED || call->state == STPLR_CALL_ANSWERING) && !fatal) {
 		if (call->unblocked)
 			return false;
-		pulse = call->port->ops->unblock(call);
+		pulse = call->port->ops->unblock ? call->port->ops->unblock(call) : NULL;
 		if (pulse) {
 			call->unblocked = true;
 			stplr_port_submit_locked(call->port, pulse, waker);

@@ -23,16 +23,6 @@
 #include "park.h"
 #include "words.h"
 
-static void not_polled(struct stplr_port *port)
-{
-}
-
-/* A client leaves as soon as it wants to. */
-static struct stplr_item *no_unblock(struct stplr_call *call)
-{
-	return NULL;
-}
-
 /* The thread that has the call is to know that nobody waits for it any more. */
 static void tell_of_leave(struct stplr_call *call)
 {
@@ -58,10 +48,9 @@ static void look_after_door(struct stplr_call *call, struct task_struct *receive
 	stplr_door_sent(stplr_message_of(call)->of_door.door);
 }
 
+/* Without unblock: a client leaves as soon as it wants to. */
 static const struct stplr_port_ops pool_ops = {
 	.free_call = stplr_message_free,
-	.readable = not_polled,
-	.unblock = no_unblock,
 	.left = tell_of_leave,
 	.drop_pulse = drop_notice,
 	.passes = stplr_interruption_passes,

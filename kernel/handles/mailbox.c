@@ -24,15 +24,6 @@ static DEFINE_SPINLOCK(mailboxes_lock);
 static DEFINE_HASHTABLE(mailboxes, 10); /* by thread */
 static DEFINE_HASHTABLE(uuids, 10);
 
-static void not_polled(struct stplr_port *port)
-{
-}
-
-static struct stplr_item *no_unblock(struct stplr_call *call)
-{
-	return NULL;
-}
-
 static void no_pulse(struct stplr_item *item)
 {
 	WARN_ON_ONCE(1);
@@ -40,8 +31,6 @@ static void no_pulse(struct stplr_item *item)
 
 static const struct stplr_port_ops mailbox_ops = {
 	.free_call = stplr_message_free,
-	.readable = not_polled,
-	.unblock = no_unblock,
 	.drop_pulse = no_pulse,
 	.passes = stplr_interruption_passes,
 	.bring = stplr_bring,
