@@ -85,21 +85,20 @@ static void add_first_owed_locked(struct stplr_call *call, u64 name, const void 
 bool stplr_call_keep(struct stplr_call *call, u64 name, const void *taker, int taker_tid)
 {
 	struct stplr_port *port = call->port;
-	struct stplr_waker waker = {};
-	bool ended = true, kept;
+	struct stplr_waker waker;
+	bool ended = false, kept = false;
 
 	spin_lock(&port->lock);
 	call->busy--;
+	/* Or the port was closed meanwhile. */
 	if (call->state == STPLR_CALL_TAKEN) {
 		ended = call->abandoned;
+		kept = !ended;
 		if (ended)
 			stplr_call_end_locked(call, -EINTR);
 		else
 			add_first_owed_locked(call, name, taker, taker_tid);
-	} else {
-		ended = false; /* closed meanwhile */
 	}
-	kept = call->state == STPLR_CALL_OWED;
 	stplr_call_notify_locked(call, &waker);
 	spin_unlock(&port->lock);
 	stplr_waker_run(&waker, false);
@@ -293,16 +292,18 @@ bool stplr_call_finish_locked(struct stplr_call *call, int outcome, struct stplr
 	return ended;
 }
 
-bool stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker)
+bool stplr_call_finish(struct stplr_call *call, int outcome, bool yields)
 {
 	struct stplr_port *port = call->port;
+	struct stplr_waker waker;
 	bool ended, left;
 
 	spin_lock(&port->lock);
 	left = call->abandoned;
-	ended = stplr_call_finish_locked(call, outcome, waker);
+	ended = stplr_call_finish_locked(call, outcome, &waker);
 	spin_unlock(&port->lock);
 	stplr_call_put_ended(call, ended);
+	stplr_waker_run(&waker, yields);
 	return ended && !left;
 }
 

@@ -276,23 +276,29 @@ int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadl
  * stplr_call_finish() - give a call its outcome, TAKEN or ANSWERING -> DONE
  * @call: the call; takes the caller's reference
  * @outcome: what the sender's wait ends with
- * @waker: wakes the sender; to be run once the caller knows whether it will sleep soon
+ * @yields: whether the caller is about to sleep, as for stplr_waker_run()
  *
  * Return: false if nobody learns of the outcome: the sender has left already, or the call has another.
  */
-bool stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker);
+bool stplr_call_finish(struct stplr_call *call, int outcome, bool yields);
+
+/* A call that has been claimed and written, and lacks only its end. */
+struct stplr_answer {
+	struct stplr_call *call; /* NULL where there is none */
+	int outcome;
+};
 
 /**
- * stplr_call_finish_and_take() - stplr_call_finish(), then stplr_port_take() from the same port
- * @call: the call; takes the caller's reference
- * @outcome: what the sender's wait ends with
+ * stplr_port_answer_and_take() - stplr_call_finish() if there is an answer, then stplr_port_take()
+ * @port: of both
+ * @answer: the answer; none then
  * @deadline: how long to wait for the next item
  * @item: the next item
  *
  * Both happen in one section of the lock: the caller is in line before the sender runs.
  * Return: as stplr_port_take().
  */
-int stplr_call_finish_and_take(struct stplr_call *call, int outcome, ktime_t deadline,
-			       struct stplr_item **item);
+int stplr_port_answer_and_take(struct stplr_port *port, struct stplr_answer *answer,
+			       ktime_t deadline, struct stplr_item **item);
 
 #endif

@@ -220,17 +220,20 @@ int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item
 	return waits ? await_item(port, &receiver, deadline, item) : err;
 }
 
-int stplr_call_finish_and_take(struct stplr_call *call, int outcome, ktime_t deadline,
-			       struct stplr_item **item)
+int stplr_port_answer_and_take(struct stplr_port *port, struct stplr_answer *answer,
+			       ktime_t deadline, struct stplr_item **item)
 {
-	struct stplr_port *port = call->port;
+	struct stplr_call *call = answer->call;
 	struct receiver receiver = {};
 	struct stplr_waker waker;
 	bool ended, waits;
 	int err;
 
+	answer->call = NULL;
+	if (!call)
+		return stplr_port_take(port, deadline, item);
 	spin_lock(&port->lock);
-	ended = stplr_call_finish_locked(call, outcome, &waker);
+	ended = stplr_call_finish_locked(call, answer->outcome, &waker);
 	waits = line_up_locked(port, &receiver, deadline, item, &err);
 	spin_unlock(&port->lock);
 	stplr_call_put_ended(call, ended);

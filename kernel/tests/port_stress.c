@@ -277,12 +277,9 @@ static void write_answer(struct stplr_call *call)
 
 static void answer(struct stplr_call *call)
 {
-	struct stplr_waker waker;
-
 	write_answer(call);
-	if (!stplr_call_finish(call, GIVEN, &waker))
+	if (!stplr_call_finish(call, GIVEN, true))
 		saw(LEFT_BEHIND);
-	stplr_waker_run(&waker, true);
 }
 
 /* What was sent, or 0 if its sender has left, or is away. */
@@ -399,14 +396,16 @@ static struct stplr_call *serve(struct stplr_call *call, const void *taker, unsi
 static int answer_and_take(struct stplr_call *call, ktime_t deadline, struct stplr_item **item,
 			   unsigned int *seed)
 {
+	struct stplr_answer given = { NULL, GIVEN };
+
 	if (call && dice(seed, 2)) {
 		saw(ANSWERED_AND_TAKEN);
 		write_answer(call);
-		return stplr_call_finish_and_take(call, GIVEN, deadline, item);
-	}
-	if (call)
+		given.call = call;
+	} else if (call) {
 		answer(call);
-	return stplr_port_take(&port, deadline, item);
+	}
+	return stplr_port_answer_and_take(&port, &given, deadline, item);
 }
 
 static void *server(void *argument)

@@ -102,10 +102,7 @@ static void report(const char *what, bool good)
 
 static void finish(struct stplr_call *call)
 {
-	struct stplr_waker waker;
-
-	stplr_call_finish(call, ANSWERED, &waker);
-	stplr_waker_run(&waker, true);
+	stplr_call_finish(call, ANSWERED, true);
 }
 
 static void an_answer_does_not_wait_for_readers(void)
