@@ -117,12 +117,6 @@ struct stplr_message *stplr_message_new(struct stplr_user *guess, struct stplr_m
 	return message;
 }
 
-static void uncharge(struct stplr_message *message, size_t bytes)
-{
-	message->charged -= bytes;
-	stplr_user_uncharge(message->user, bytes);
-}
-
 /* Of what was sent. */
 static void free_bounce(struct stplr_message *message)
 {
@@ -175,7 +169,7 @@ static void empty(struct stplr_message *message, bool by_sender)
 	stplr_buffers_put(&message->send);
 	stplr_buffers_put(&message->reply);
 	if (message->charged != sizeof(*message))
-		uncharge(message, message->charged - sizeof(*message));
+		stplr_message_uncharge(message, message->charged - sizeof(*message));
 }
 
 void stplr_message_free(struct stplr_call *call)

@@ -98,6 +98,13 @@ static inline struct stplr_message *stplr_message_of(struct stplr_call *call)
 	return container_of(call, struct stplr_message, call);
 }
 
+/* Gives back some of what a message is charged. */
+static inline void stplr_message_uncharge(struct stplr_message *message, size_t bytes)
+{
+	message->charged -= bytes;
+	stplr_user_uncharge(message->user, bytes);
+}
+
 /**
  * stplr_message_init() - make what messages are allocated from
  *

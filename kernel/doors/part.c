@@ -34,13 +34,6 @@ int stplr_door_part_charge(struct stplr_message *message, size_t bytes)
 	return err;
 }
 
-static void uncharge(struct stplr_message *message, size_t bytes)
-{
-	message->of_door.charged -= bytes;
-	message->charged -= bytes;
-	stplr_user_uncharge(message->user, bytes);
-}
-
 void stplr_door_part_put_files(struct stplr_door_part *part)
 {
 	if (part->files)
@@ -57,7 +50,8 @@ static void clear(struct stplr_message *message)
 	if (part->result)
 		fput(part->result);
 	part->result = NULL;
-	uncharge(message, part->charged);
+	stplr_message_uncharge(message, part->charged);
+	part->charged = 0;
 }
 
 void stplr_door_part_clear(struct stplr_message *message)
