@@ -300,7 +300,7 @@ void stplr_channel_describe(const struct stplr_channel *channel, struct stplr_in
 {
 	info->flags = channel->flags;
 	info->number = channel->port.number;
-	info->spin_us = stplr_patience_us(&channel->port.receiving);
+	info->spin_us = stplr_spin_most_us(&channel->port.receiving);
 }
 
 struct stplr_channel *stplr_channel_from_fd(int fd)

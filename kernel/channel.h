@@ -71,7 +71,7 @@ void stplr_channel_put(struct stplr_channel *channel);
 /**
  * stplr_channel_describe() - say what there is to say of a channel
  * @channel: the channel
- * @info: gets its flags, its number, and how long its threads look before they sleep
+ * @info: gets its flags, its number, and how long its threads spin before they sleep
  */
 void stplr_channel_describe(const struct stplr_channel *channel, struct stplr_info *info);
 

@@ -265,7 +265,7 @@ int stplr_message_load(struct stplr_message *message, int attempt)
 		charged = true;
 	}
 	message->tries = stplr_tries(message->send.total + message->reply.total);
-	message->patience_ns = stplr_patience_ns(message->send.total + message->reply.total);
+	message->ask_ns = stplr_ask_ns(message->send.total + message->reply.total);
 	if (message->send.segments != message->send.few)
 		extra += message->send.count * sizeof(struct stplr_segment);
 	if (message->reply.segments != message->reply.few)

@@ -42,9 +42,9 @@ void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, 
 	INIT_HLIST_HEAD(&port->answered);
 	for (i = 0; i < 1 << STPLR_OWED_BITS; i++)
 		INIT_HLIST_HEAD(&port->owed[i]);
-	stplr_patience_init(&port->receiving, spin_us);
-	stplr_patience_init(&port->sending, spin_us);
-	stplr_patience_init(&port->asking, spin_us);
+	stplr_spin_init(&port->receiving, spin_us);
+	stplr_spin_init(&port->sending, spin_us);
+	stplr_spin_init(&port->asking, spin_us);
 	port->ids = 0;
 	port->id_factor = secret | 1;
 	port->ops = ops;

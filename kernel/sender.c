@@ -85,7 +85,7 @@ static void serve_ask_locked(struct stplr_call *call, struct stplr_waker *waker)
 	err = copy.room ? port->ops->make_room(copy.length) :
 			  port->ops->bring(copy.base, copy.length, copy.write);
 	spin_lock(&port->lock);
-	/* Who asked may have lost patience, and another may ask now: it looks for itself, too. */
+	/* Who asked may have given up, and another may ask now. */
 	if (call->ask == ask)
 		end_ask_locked(call, err, waker);
 }

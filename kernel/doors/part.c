@@ -159,8 +159,8 @@ static int make(struct stplr_message *message, u64 from, size_t size, struct fil
 		*peer_error = -ENOMEM;
 		return 0;
 	}
-	WRITE_ONCE(message->patience_ns, READ_ONCE(message->patience_ns) +
-		   (s64)(size / (STPLR_BATCH * PAGE_SIZE) * STPLR_PATIENCE_OF_BATCH_NS));
+	WRITE_ONCE(message->ask_ns, READ_ONCE(message->ask_ns) +
+		   (s64)(size / (STPLR_BATCH * PAGE_SIZE) * STPLR_ASK_OF_BATCH_NS));
 	mapping_set_gfp_mask(file->f_mapping, (GFP_HIGHUSER & ~__GFP_DIRECT_RECLAIM) | __GFP_NOWARN);
 	err = fill(message, file, from, size, peer_error);
 	if (err || *peer_error)
