@@ -40,7 +40,7 @@
  * Locking: port->lock protects of a call: item, state, busy, reading, touching, ask, interrupted,
  * abandoned, away, outcome, and sender.notified. A call that is settled (DONE, and nobody has hold of
  * what its sender gets) stays so, and its sender may look at it without the lock. A call's id, name and port do not
- * change while it is OWED, its taker by stplr_port_pass() only. Everything else in a call belongs to the
+ * change while it is OWED, its replier by stplr_port_pass() only. Everything else in a call belongs to the
  * sender until it is submitted, and then is read-only, but for what message.h describes.
  *
  * References: the sender holds one until its wait ends. One belongs to the port's structures, from
@@ -80,10 +80,10 @@ struct stplr_call {
 	struct stplr_waiter sender;
 	refcount_t refs;
 	u64 id; /* 0 until the port has numbered it, unless its owner did */
-	u64 name; /* how a reply names it, from the time when it is OWED: its id, or as taker likes */
-	const void *taker; /* who may answer it; compared here, and followed by ops->left alone */
+	u64 name; /* how a reply names it, from the time when it is OWED: its id, or as replier likes */
+	const void *replier; /* who may answer it; compared here, and followed by ops->left alone */
 	const struct task_struct *receiver; /* who has TAKEN it; compared alone, under the lock */
-	int taker_tid; /* which thread of it received it, for people to read */
+	int replier_tid; /* which thread of it received it, for people to read */
 	int outcome; /* of the sender's wait, once DONE */
 	int interrupted; /* why the sender wants to leave once nobody touches its memory; 0: it does not */
 	u8 state; /* enum stplr_call_state */
@@ -152,14 +152,14 @@ int stplr_port_resume(struct stplr_call *call, ktime_t deadline, bool *delivered
 bool stplr_port_forget(struct stplr_call *call);
 
 /**
- * stplr_port_disown() - end every call that taker has received and not answered
+ * stplr_port_disown() - end every call that replier may answer and has not
  * @port: the port
- * @taker: who has received them
+ * @replier: who may answer them
  * @outcome: what they end with
  *
  * Of calls that are TAKEN or ANSWERING somebody is through soon: the outcome is theirs.
  */
-void stplr_port_disown(struct stplr_port *port, const void *taker, int outcome);
+void stplr_port_disown(struct stplr_port *port, const void *replier, int outcome);
 
 /**
  * stplr_port_cancel() - end every call that is QUEUED and matches
@@ -175,13 +175,13 @@ void stplr_port_cancel(struct stplr_port *port,
 /**
  * stplr_call_keep() - note that a call has been received, TAKEN -> OWED
  * @call: the call; takes the caller's reference
- * @name: by which it will be answered; 0: its id. Others of the same taker have others
- * @taker: who may answer it from now on
- * @taker_tid: which thread of it received it
+ * @name: by which it will be answered; 0: its id. Others of the same replier have others
+ * @replier: who may answer it from now on
+ * @replier_tid: which thread of it received it
  *
  * Return: false if its sender has left meanwhile, and the call is DONE.
  */
-bool stplr_call_keep(struct stplr_call *call, u64 name, const void *taker, int taker_tid);
+bool stplr_call_keep(struct stplr_call *call, u64 name, const void *replier, int replier_tid);
 
 /**
  * stplr_call_untake() - put a call back to its place in the queue, TAKEN -> QUEUED
@@ -202,22 +202,22 @@ bool stplr_call_taken_by(struct stplr_call *call, const struct task_struct *rece
  * stplr_port_pass() - somebody else may answer a call that is OWED
  * @port: the port
  * @name: by which it is answered
- * @taker: who has received it
- * @to: who may answer it from now on
+ * @replier: who may answer it so far
+ * @to: who may from now on
  *
- * Return: false: taker has no such call.
+ * Return: false: replier has no such call.
  */
-bool stplr_port_pass(struct stplr_port *port, u64 name, const void *taker, const void *to);
+bool stplr_port_pass(struct stplr_port *port, u64 name, const void *replier, const void *to);
 
 /**
  * stplr_port_claim() - begin to answer a call, OWED -> ANSWERING
  * @port: the port
  * @name: of the call
- * @taker: who has received it
+ * @replier: who may answer it
  *
- * Return: the call with a reference, or NULL: taker has no such call.
+ * Return: the call with a reference, or NULL: replier has no such call.
  */
-struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 name, const void *taker);
+struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 name, const void *replier);
 
 /**
  * stplr_call_unclaim() - give up answering a call, ANSWERING -> OWED
@@ -229,12 +229,12 @@ void stplr_call_unclaim(struct stplr_call *call);
  * stplr_port_borrow() - begin to read from or write to an OWED call, which it stays
  * @port: the port
  * @name: of the call
- * @taker: who has received it
+ * @replier: who may answer it
  * @reads: whether that is all: an answer does not wait for it
  *
- * Return: the call with a reference, or NULL: taker has no such call.
+ * Return: the call with a reference, or NULL: replier has no such call.
  */
-struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 name, const void *taker,
+struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 name, const void *replier,
 				     bool reads);
 
 /**

@@ -305,14 +305,14 @@ void stplr_message_discard(struct stplr_message *message);
 /**
  * stplr_message_access() - STPLR_READ or STPLR_WRITE
  * @port: where the caller has received the message
- * @taker: as which taker
+ * @replier: as which replier
  * @user: the program's arguments
  * @size: how many bytes of them it knows
  * @write: which of both
  *
  * Return: as the system call does.
  */
-long stplr_message_access(struct stplr_port *port, const void *taker,
+long stplr_message_access(struct stplr_port *port, const void *replier,
 			  const struct stplr_access __user *user, size_t size, bool write);
 
 #endif

@@ -333,7 +333,7 @@ void stplr_port_blocked(struct stplr_port *port, stplr_tell_blocked *tell, void 
 			     0);
 		else
 			tell(context, STPLR_REPLY_BLOCKED, call->sender.task, call->item.priority,
-			     call->taker_tid);
+			     call->replier_tid);
 	}
 	hlist_for_each_entry(receiver, &port->receivers, node)
 		tell(context, STPLR_RECEIVE_BLOCKED, receiver->waiter.task, 0, 0);

@@ -146,7 +146,7 @@ static int await_end(struct stplr_call *call, ktime_t deadline, bool *delivered)
 		if (likely(smp_load_acquire(&call->settled))) {
 			if (unlikely(READ_ONCE(call->ask)))
 				refuse_ask(call);
-			*delivered = call->taker != NULL;
+			*delivered = call->replier != NULL;
 			return call->outcome;
 		}
 		if (err == -EINTR && mode == TASK_INTERRUPTIBLE && port->ops->passes &&
@@ -161,7 +161,7 @@ static int await_end(struct stplr_call *call, ktime_t deadline, bool *delivered)
 		leaves = look_locked(call, err, &why, &ended, &waker);
 		outcome = call->settled ? call->outcome : why;
 		/* A call that somebody had has left the queue for good, even if it was put back. */
-		*delivered = call->taker != NULL;
+		*delivered = call->replier != NULL;
 		if (!leaves && call->ask)
 			serve_ask_locked(call, &asker);
 		spin_unlock(&port->lock);

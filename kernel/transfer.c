@@ -395,7 +395,7 @@ void stplr_message_discard(struct stplr_message *message)
 	mutex_unlock(&message->lock);
 }
 
-long stplr_message_access(struct stplr_port *port, const void *taker,
+long stplr_message_access(struct stplr_port *port, const void *replier,
 			  const struct stplr_access __user *user, size_t size, bool write)
 {
 	struct stplr_access arguments;
@@ -412,7 +412,7 @@ long stplr_message_access(struct stplr_port *port, const void *taker,
 	if (length)
 		return length;
 	length = -ESRCH;
-	call = stplr_port_borrow(port, arguments.id, taker, !write);
+	call = stplr_port_borrow(port, arguments.id, replier, !write);
 	if (!call)
 		goto put_buffers;
 	message = stplr_message_of(call);

@@ -27,7 +27,7 @@
 static void tell_of_leave(struct stplr_call *call)
 {
 	/* Its server ends after all that it owes, so it is there. */
-	struct stplr_server *server = (struct stplr_server *)call->taker;
+	struct stplr_server *server = (struct stplr_server *)call->replier;
 	struct stplr_pool *pool = server->pool;
 
 	if (server->task && stplr_message_of(call)->of_door.door->attributes & STPLR_DOOR_NO_CANCEL)
@@ -201,7 +201,7 @@ int stplr_pool_defer(struct stplr_pool *pool, u64 call, struct stplr_server *ser
 {
 	struct stplr_server *deferred;
 
-	/* A call that is still being taken has no taker. */
+	/* A call that is still being taken has no replier. */
 	if (!server)
 		return -ESRCH;
 	deferred = new_server(pool);

@@ -315,7 +315,7 @@ static void what_ends_before_it_is_kept_was_not_delivered(void)
 	kept = stplr_call_keep(sent.call, 0, &me, 1);
 	pthread_join(sent.thread, NULL);
 	report("what ends before it is kept was delivered to nobody",
-	       !kept && sent.outcome == -ESRCH && !sent.delivered && !sent.call->taker);
+	       !kept && sent.outcome == -ESRCH && !sent.delivered && !sent.call->replier);
 	stplr_call_put(sent.call);
 }
 
