@@ -24,24 +24,28 @@
  *               ETIMEDOUT, unless the port wants unblock pulses: then the server is told, and the
  *               sender waits on for the answer.
  *   ANSWERING   like OWED. The replier finds the call abandoned: its answer reaches nobody.
- *   An interruption that passes leaves all of these as they are: the sender is away for a while. Whether
- *   its program goes on meanwhile only it knows, so nobody touches its memory until it is back.
- *   Whoever is busy with a call (TAKEN, ANSWERING, or a read or write between them) may wait for
- *   memory of its own for as long as it likes, so the sender does not wait for that. It does wait
- *   for who touches its memory at this moment, between touch and untouch, where nobody sleeps for
- *   anything that a program decides. Nobody else begins to meanwhile, and the last of them does in its place
- *   what it would do: it leaves, or the server is told. And it waits for an answer to be whole: for others
- *   that write to it, too, for as long as it would have waited for the answer. Whoever is still busy with a call that is over
- *   finds that out when it wants to touch the sender's memory once more.
  *
- * Nobody but the sender waits for pages of the sender to come. Who is busy and misses some asks the
+ * An interruption that passes leaves all of these as they are: the sender is away for a while. Only its
+ * program knows whether it goes on meanwhile, so nobody touches its memory until it is back.
+ *
+ * A thread that is busy with a call (TAKEN, ANSWERING, or a read or write between them) may wait for
+ * memory of its own for as long as it likes. A sender that wants to leave does not wait for that, but
+ *   - for those that touch its memory at this moment, between touch and untouch, where nobody sleeps for
+ *     anything that a program decides. No other begins to meanwhile, and the last of them does in its
+ *     place what it would do: it leaves, or the server is told.
+ *   - for an answer to be whole: for others that write to it, too, for as long as it would have waited
+ *     for the answer.
+ * A thread that is still busy with a call that is over finds that out when it next wants to touch the
+ * sender's memory.
+ *
+ * Nobody but the sender waits for pages of the sender to come. A busy thread that misses some asks the
  * sender for them, which has nothing else to do, and waits for a moment of its own choosing.
  *
  * Locking: port->lock protects of a call: item, state, busy, reading, touching, ask, interrupted,
  * abandoned, away, outcome, and sender.notified. A call that is settled (DONE, and nobody has hold of
- * what its sender gets) stays so, and its sender may look at it without the lock. A call's id, name and port do not
- * change while it is OWED, its replier by stplr_port_pass() only. Everything else in a call belongs to the
- * sender until it is submitted, and then is read-only, but for what message.h describes.
+ * what its sender gets) stays so, and its sender may look at it without the lock. A call's id, name and
+ * port do not change while it is OWED, its replier by stplr_port_pass() only. Everything else in a call
+ * belongs to the sender until it is submitted, and then is read-only, but for what message.h describes.
  *
  * References: the sender holds one until its wait ends. One belongs to the port's structures, from
  * submit to DONE; take, claim and borrow lend the caller one, which untake, keep, unclaim, return
@@ -249,9 +253,10 @@ void stplr_call_return(struct stplr_call *call, bool reads);
  * @call: a call that the caller is busy with
  *
  * Until stplr_call_untouch() its memory may be accessed, and nobody sleeps for what a program decides.
- * Return: 0; -ESRCH if the sender has left or the call is over, and its memory is not to be touched any more; -EBUSY if it is
- * away, and its memory may not be what it was when it sent: its program may be told that the call has failed;
- * -EINPROGRESS if it wants to leave and others touch it: the caller tries again in a moment.
+ * Return: 0; -ESRCH if the sender has left or the call is over, and its memory is not to be touched any
+ * more; -EBUSY if it is away, and its memory may not be what it was when it sent: its program may be told
+ * that the call has failed; -EINPROGRESS if it wants to leave and others touch it: the caller tries again
+ * in a moment.
  */
 int stplr_call_touch(struct stplr_call *call);
 

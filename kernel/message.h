@@ -305,7 +305,7 @@ void stplr_message_discard(struct stplr_message *message);
 /**
  * stplr_message_access() - STPLR_READ or STPLR_WRITE
  * @port: where the caller has received the message
- * @replier: as which replier
+ * @replier: as whom it may answer it
  * @user: the program's arguments
  * @size: how many bytes of them it knows
  * @write: which of both

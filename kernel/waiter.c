@@ -71,7 +71,7 @@ static int sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadlin
 	int err = 0;
 
 	for (;;) {
-		/* A machine that goes to sleep need not wake it up for that. */
+		/* mode may hold TASK_FREEZABLE: the freezer leaves the thread asleep then. */
 		set_current_state(mode);
 		/* Pairs with the release in stplr_waiter_notify(), here and below. */
 		if (smp_load_acquire(&waiter->notified))
