@@ -26,9 +26,8 @@ struct stplr_regions *stplr_regions_new(void)
 
 static void put_regions(struct stplr_regions *regions)
 {
-	if (!refcount_dec_and_test(&regions->refs))
-		return;
-	kfree(regions);
+	if (refcount_dec_and_test(&regions->refs))
+		kfree(regions);
 }
 
 /* What the kernel holds for a region beside the object of the connection. */
