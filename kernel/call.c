@@ -18,9 +18,9 @@ void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, i
 	call->item.kind = STPLR_ITEM_CALL;
 	call->item.queued = false;
 	call->wants_reply = wants_reply;
-	call->taker = NULL;
+	call->replier = NULL;
 	call->receiver = NULL;
-	call->taker_tid = 0;
+	call->replier_tid = 0;
 	call->outcome = 0;
 	call->interrupted = 0;
 	call->unblocked = false;
@@ -73,33 +73,32 @@ static void add_owed_locked(struct stplr_call *call)
 }
 
 /* Only then has it been delivered to anybody. */
-static void add_first_owed_locked(struct stplr_call *call, u64 name, const void *taker,
-				  int taker_tid)
+static void add_first_owed_locked(struct stplr_call *call, u64 name, const void *replier,
+				  int replier_tid)
 {
 	call->name = name ? name : call->id;
-	call->taker = taker;
-	call->taker_tid = taker_tid;
+	call->replier = replier;
+	call->replier_tid = replier_tid;
 	add_owed_locked(call);
 }
 
-bool stplr_call_keep(struct stplr_call *call, u64 name, const void *taker, int taker_tid)
+bool stplr_call_keep(struct stplr_call *call, u64 name, const void *replier, int replier_tid)
 {
 	struct stplr_port *port = call->port;
-	struct stplr_waker waker = {};
-	bool ended = true, kept;
+	struct stplr_waker waker;
+	bool ended = false, kept = false;
 
 	spin_lock(&port->lock);
 	call->busy--;
+	/* Or the port was closed meanwhile. */
 	if (call->state == STPLR_CALL_TAKEN) {
 		ended = call->abandoned;
+		kept = !ended;
 		if (ended)
 			stplr_call_end_locked(call, -EINTR);
 		else
-			add_first_owed_locked(call, name, taker, taker_tid);
-	} else {
-		ended = false; /* closed meanwhile */
+			add_first_owed_locked(call, name, replier, replier_tid);
 	}
-	kept = call->state == STPLR_CALL_OWED;
 	stplr_call_notify_locked(call, &waker);
 	spin_unlock(&port->lock);
 	stplr_waker_run(&waker, false);
@@ -187,24 +186,24 @@ bool stplr_call_taken_by(struct stplr_call *call, const struct task_struct *rece
 }
 
 static struct stplr_call *find_owed_locked(struct stplr_port *port, u64 name,
-					   const void *taker)
+					   const void *replier)
 {
 	struct stplr_call *call;
 
 	hlist_for_each_entry(call, &port->owed[hash_64(name, STPLR_OWED_BITS)], owed)
-		if (call->name == name && call->taker == taker)
+		if (call->name == name && call->replier == replier)
 			return call;
 	return NULL;
 }
 
 /* Lends the caller a reference and makes it busy with the call. */
-static struct stplr_call *hold_owed(struct stplr_port *port, u64 name, const void *taker,
+static struct stplr_call *hold_owed(struct stplr_port *port, u64 name, const void *replier,
 				    bool claim, bool reads)
 {
 	struct stplr_call *call;
 
 	spin_lock(&port->lock);
-	call = find_owed_locked(port, name, taker);
+	call = find_owed_locked(port, name, replier);
 	if (call) {
 		call->busy++;
 		call->reading += reads;
@@ -218,27 +217,27 @@ static struct stplr_call *hold_owed(struct stplr_port *port, u64 name, const voi
 	return call;
 }
 
-bool stplr_port_pass(struct stplr_port *port, u64 name, const void *taker, const void *to)
+bool stplr_port_pass(struct stplr_port *port, u64 name, const void *replier, const void *to)
 {
 	struct stplr_call *call;
 
 	spin_lock(&port->lock);
-	call = find_owed_locked(port, name, taker);
+	call = find_owed_locked(port, name, replier);
 	if (call)
-		call->taker = to;
+		call->replier = to;
 	spin_unlock(&port->lock);
 	return call;
 }
 
-struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 name, const void *taker)
+struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 name, const void *replier)
 {
-	return hold_owed(port, name, taker, true, false);
+	return hold_owed(port, name, replier, true, false);
 }
 
-struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 name, const void *taker,
+struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 name, const void *replier,
 				     bool reads)
 {
-	return hold_owed(port, name, taker, false, reads);
+	return hold_owed(port, name, replier, false, reads);
 }
 
 /* The caller is no longer busy with the call, which is OWED again or still. */
@@ -293,16 +292,18 @@ bool stplr_call_finish_locked(struct stplr_call *call, int outcome, struct stplr
 	return ended;
 }
 
-bool stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker)
+bool stplr_call_finish(struct stplr_call *call, int outcome, bool yields)
 {
 	struct stplr_port *port = call->port;
+	struct stplr_waker waker;
 	bool ended, left;
 
 	spin_lock(&port->lock);
 	left = call->abandoned;
-	ended = stplr_call_finish_locked(call, outcome, waker);
+	ended = stplr_call_finish_locked(call, outcome, &waker);
 	spin_unlock(&port->lock);
 	stplr_call_put_ended(call, ended);
+	stplr_waker_run(&waker, yields);
 	return ended && !left;
 }
 
@@ -357,7 +358,7 @@ static void put_all(struct hlist_head *ended)
 }
 
 /* Those of one bucket. */
-static void disown_some(struct stplr_port *port, struct hlist_head *bucket, const void *taker,
+static void disown_some(struct stplr_port *port, struct hlist_head *bucket, const void *replier,
 			int outcome)
 {
 	struct hlist_head ended = { NULL };
@@ -366,7 +367,7 @@ static void disown_some(struct stplr_port *port, struct hlist_head *bucket, cons
 
 	spin_lock(&port->lock);
 	hlist_for_each_entry_safe(call, next, bucket, owed)
-		if (call->taker == taker)
+		if (call->replier == replier)
 			end_among_locked(call, outcome, &ended);
 	spin_unlock(&port->lock);
 	put_all(&ended);
@@ -388,10 +389,10 @@ void stplr_port_cancel(struct stplr_port *port,
 	put_all(&ended);
 }
 
-void stplr_port_disown(struct stplr_port *port, const void *taker, int outcome)
+void stplr_port_disown(struct stplr_port *port, const void *replier, int outcome)
 {
 	int i;
 
 	for (i = 0; i < 1 << STPLR_OWED_BITS; i++)
-		disown_some(port, &port->owed[i], taker, outcome);
+		disown_some(port, &port->owed[i], replier, outcome);
 }

@@ -24,24 +24,28 @@
  *               ETIMEDOUT, unless the port wants unblock pulses: then the server is told, and the
  *               sender waits on for the answer.
  *   ANSWERING   like OWED. The replier finds the call abandoned: its answer reaches nobody.
- *   An interruption that passes leaves all of these as they are: the sender is away for a while. Whether
- *   its program goes on meanwhile only it knows, so nobody touches its memory until it is back.
- *   Whoever is busy with a call (TAKEN, ANSWERING, or a read or write between them) may wait for
- *   memory of its own for as long as it likes, so the sender does not wait for that. It does wait
- *   for who touches its memory at this moment, between touch and untouch, where nobody sleeps for
- *   anything that a program decides. Nobody else begins to meanwhile, and the last of them does in its place
- *   what it would do: it leaves, or the server is told. And it waits for an answer to be whole: for others
- *   that write to it, too, for as long as it would have waited for the answer. Whoever is still busy with a call that is over
- *   finds that out when it wants to touch the sender's memory once more.
  *
- * Nobody but the sender waits for pages of the sender to come. Who is busy and misses some asks the
+ * An interruption that passes leaves all of these as they are: the sender is away for a while. Only its
+ * program knows whether it goes on meanwhile, so nobody touches its memory until it is back.
+ *
+ * A thread that is busy with a call (TAKEN, ANSWERING, or a read or write between them) may wait for
+ * memory of its own for as long as it likes. A sender that wants to leave does not wait for that, but
+ *   - for those that touch its memory at this moment, between touch and untouch, where nobody sleeps for
+ *     anything that a program decides. No other begins to meanwhile, and the last of them does in its
+ *     place what it would do: it leaves, or the server is told.
+ *   - for an answer to be whole: for others that write to it, too, for as long as it would have waited
+ *     for the answer.
+ * A thread that is still busy with a call that is over finds that out when it next wants to touch the
+ * sender's memory.
+ *
+ * Nobody but the sender waits for pages of the sender to come. A busy thread that misses some asks the
  * sender for them, which has nothing else to do, and waits for a moment of its own choosing.
  *
  * Locking: port->lock protects of a call: item, state, busy, reading, touching, ask, interrupted,
  * abandoned, away, outcome, and sender.notified. A call that is settled (DONE, and nobody has hold of
- * what its sender gets) stays so, and its sender may look at it without the lock. A call's id, name and port do not
- * change while it is OWED, its taker by stplr_port_pass() only. Everything else in a call belongs to the
- * sender until it is submitted, and then is read-only, but for what message.h describes.
+ * what its sender gets) stays so, and its sender may look at it without the lock. A call's id, name and
+ * port do not change while it is OWED, its replier by stplr_port_pass() only. Everything else in a call
+ * belongs to the sender until it is submitted, and then is read-only, but for what message.h describes.
  *
  * References: the sender holds one until its wait ends. One belongs to the port's structures, from
  * submit to DONE; take, claim and borrow lend the caller one, which untake, keep, unclaim, return
@@ -80,10 +84,10 @@ struct stplr_call {
 	struct stplr_waiter sender;
 	refcount_t refs;
 	u64 id; /* 0 until the port has numbered it, unless its owner did */
-	u64 name; /* how a reply names it, from the time when it is OWED: its id, or as taker likes */
-	const void *taker; /* who may answer it; compared here, and followed by ops->left alone */
+	u64 name; /* how a reply names it, from the time when it is OWED: its id, or as replier likes */
+	const void *replier; /* who may answer it; compared here, and followed by ops->left alone */
 	const struct task_struct *receiver; /* who has TAKEN it; compared alone, under the lock */
-	int taker_tid; /* which thread of it received it, for people to read */
+	int replier_tid; /* which thread of it received it, for people to read */
 	int outcome; /* of the sender's wait, once DONE */
 	int interrupted; /* why the sender wants to leave once nobody touches its memory; 0: it does not */
 	u8 state; /* enum stplr_call_state */
@@ -152,14 +156,14 @@ int stplr_port_resume(struct stplr_call *call, ktime_t deadline, bool *delivered
 bool stplr_port_forget(struct stplr_call *call);
 
 /**
- * stplr_port_disown() - end every call that taker has received and not answered
+ * stplr_port_disown() - end every call that replier may answer and has not
  * @port: the port
- * @taker: who has received them
+ * @replier: who may answer them
  * @outcome: what they end with
  *
  * Of calls that are TAKEN or ANSWERING somebody is through soon: the outcome is theirs.
  */
-void stplr_port_disown(struct stplr_port *port, const void *taker, int outcome);
+void stplr_port_disown(struct stplr_port *port, const void *replier, int outcome);
 
 /**
  * stplr_port_cancel() - end every call that is QUEUED and matches
@@ -175,13 +179,13 @@ void stplr_port_cancel(struct stplr_port *port,
 /**
  * stplr_call_keep() - note that a call has been received, TAKEN -> OWED
  * @call: the call; takes the caller's reference
- * @name: by which it will be answered; 0: its id. Others of the same taker have others
- * @taker: who may answer it from now on
- * @taker_tid: which thread of it received it
+ * @name: by which it will be answered; 0: its id. Others of the same replier have others
+ * @replier: who may answer it from now on
+ * @replier_tid: which thread of it received it
  *
  * Return: false if its sender has left meanwhile, and the call is DONE.
  */
-bool stplr_call_keep(struct stplr_call *call, u64 name, const void *taker, int taker_tid);
+bool stplr_call_keep(struct stplr_call *call, u64 name, const void *replier, int replier_tid);
 
 /**
  * stplr_call_untake() - put a call back to its place in the queue, TAKEN -> QUEUED
@@ -202,22 +206,22 @@ bool stplr_call_taken_by(struct stplr_call *call, const struct task_struct *rece
  * stplr_port_pass() - somebody else may answer a call that is OWED
  * @port: the port
  * @name: by which it is answered
- * @taker: who has received it
- * @to: who may answer it from now on
+ * @replier: who may answer it so far
+ * @to: who may from now on
  *
- * Return: false: taker has no such call.
+ * Return: false: replier has no such call.
  */
-bool stplr_port_pass(struct stplr_port *port, u64 name, const void *taker, const void *to);
+bool stplr_port_pass(struct stplr_port *port, u64 name, const void *replier, const void *to);
 
 /**
  * stplr_port_claim() - begin to answer a call, OWED -> ANSWERING
  * @port: the port
  * @name: of the call
- * @taker: who has received it
+ * @replier: who may answer it
  *
- * Return: the call with a reference, or NULL: taker has no such call.
+ * Return: the call with a reference, or NULL: replier has no such call.
  */
-struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 name, const void *taker);
+struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 name, const void *replier);
 
 /**
  * stplr_call_unclaim() - give up answering a call, ANSWERING -> OWED
@@ -229,12 +233,12 @@ void stplr_call_unclaim(struct stplr_call *call);
  * stplr_port_borrow() - begin to read from or write to an OWED call, which it stays
  * @port: the port
  * @name: of the call
- * @taker: who has received it
+ * @replier: who may answer it
  * @reads: whether that is all: an answer does not wait for it
  *
- * Return: the call with a reference, or NULL: taker has no such call.
+ * Return: the call with a reference, or NULL: replier has no such call.
  */
-struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 name, const void *taker,
+struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 name, const void *replier,
 				     bool reads);
 
 /**
@@ -249,9 +253,10 @@ void stplr_call_return(struct stplr_call *call, bool reads);
  * @call: a call that the caller is busy with
  *
  * Until stplr_call_untouch() its memory may be accessed, and nobody sleeps for what a program decides.
- * Return: 0; -ESRCH if the sender has left or the call is over, and its memory is not to be touched any more; -EBUSY if it is
- * away, and its memory may not be what it was when it sent: its program may be told that the call has failed;
- * -EINPROGRESS if it wants to leave and others touch it: the caller tries again in a moment.
+ * Return: 0; -ESRCH if the sender has left or the call is over, and its memory is not to be touched any
+ * more; -EBUSY if it is away, and its memory may not be what it was when it sent: its program may be told
+ * that the call has failed; -EINPROGRESS if it wants to leave and others touch it: the caller tries again
+ * in a moment.
  */
 int stplr_call_touch(struct stplr_call *call);
 
@@ -276,23 +281,29 @@ int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadl
  * stplr_call_finish() - give a call its outcome, TAKEN or ANSWERING -> DONE
  * @call: the call; takes the caller's reference
  * @outcome: what the sender's wait ends with
- * @waker: wakes the sender; to be run once the caller knows whether it will sleep soon
+ * @yields: whether the caller is about to sleep, as for stplr_waker_run()
  *
  * Return: false if nobody learns of the outcome: the sender has left already, or the call has another.
  */
-bool stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker);
+bool stplr_call_finish(struct stplr_call *call, int outcome, bool yields);
+
+/* A call that has been claimed and written, and lacks only its end. */
+struct stplr_answer {
+	struct stplr_call *call; /* NULL where there is none */
+	int outcome;
+};
 
 /**
- * stplr_call_finish_and_take() - stplr_call_finish(), then stplr_port_take() from the same port
- * @call: the call; takes the caller's reference
- * @outcome: what the sender's wait ends with
+ * stplr_port_answer_and_take() - stplr_call_finish() if there is an answer, then stplr_port_take()
+ * @port: of both
+ * @answer: the answer; none then
  * @deadline: how long to wait for the next item
  * @item: the next item
  *
  * Both happen in one section of the lock: the caller is in line before the sender runs.
  * Return: as stplr_port_take().
  */
-int stplr_call_finish_and_take(struct stplr_call *call, int outcome, ktime_t deadline,
-			       struct stplr_item **item);
+int stplr_port_answer_and_take(struct stplr_port *port, struct stplr_answer *answer,
+			       ktime_t deadline, struct stplr_item **item);
 
 #endif

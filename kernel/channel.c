@@ -22,6 +22,9 @@
 #include "pulse.h"
 #include "words.h"
 
+/* What a channel is charged. */
+#define COST (sizeof(struct stplr_channel) + sizeof(struct stplr_budget))
+
 #define ALL_FLAGS (STPLR_CHANNEL_UNBLOCK | STPLR_CHANNEL_DISCONNECT | STPLR_CHANNEL_INHERIT)
 
 /* So many processes receive from a channel at most: all of them are gone through under a lock. */
@@ -76,8 +79,7 @@ void stplr_channel_put(struct stplr_channel *channel)
 		return;
 	stplr_hide(&channel->shown);
 	stplr_budget_put(channel->posts);
-	stplr_user_uncharge(channel->user, sizeof(*channel) + sizeof(*channel->posts));
-	stplr_user_put(channel->user);
+	stplr_user_put_charged(channel->user, COST);
 	kfree(channel);
 }
 
@@ -215,12 +217,6 @@ static int channel_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
-static int channel_flush(struct file *file, fl_owner_t owner)
-{
-	stplr_unpark_file(file, owner);
-	return 0;
-}
-
 static __poll_t channel_poll(struct file *file, poll_table *table)
 {
 	struct stplr_channel *channel = file->private_data;
@@ -275,9 +271,9 @@ static long channel_ioctl(struct file *file, unsigned int command, unsigned long
 	case STPLR_SIZELESS(STPLR_REPLY_RECEIVE):
 		return stplr_channel_reply_receive(channel, user, size, file);
 	case STPLR_SIZELESS(STPLR_READ):
-		return stplr_channel_read(channel, user, size);
+		return stplr_message_access(&channel->port, stplr_exit_process(), user, size, false);
 	case STPLR_SIZELESS(STPLR_WRITE):
-		return stplr_channel_write(channel, user, size);
+		return stplr_message_access(&channel->port, stplr_exit_process(), user, size, true);
 	case STPLR_SIZELESS(STPLR_POST):
 		return post(channel, user, size);
 	case STPLR_SIZELESS(STPLR_SHUTDOWN):
@@ -292,7 +288,7 @@ static long channel_ioctl(struct file *file, unsigned int command, unsigned long
 
 static const struct file_operations channel_operations = {
 	.owner = THIS_MODULE,
-	.flush = channel_flush,
+	.flush = stplr_unpark_file,
 	.release = channel_release,
 	.poll = channel_poll,
 	.unlocked_ioctl = channel_ioctl,
@@ -304,7 +300,7 @@ void stplr_channel_describe(const struct stplr_channel *channel, struct stplr_in
 {
 	info->flags = channel->flags;
 	info->number = channel->port.number;
-	info->spin_us = stplr_patience_us(&channel->port.receiving);
+	info->spin_us = stplr_spin_most_us(&channel->port.receiving);
 }
 
 struct stplr_channel *stplr_channel_from_fd(int fd)
@@ -367,20 +363,17 @@ static const struct stplr_shown_ops channel_shown_ops = {
 static struct stplr_channel *channel_new(const struct stplr_channel_create *arguments)
 {
 	struct stplr_channel *channel = kzalloc(sizeof(*channel), GFP_KERNEL_ACCOUNT);
-	int err = -ENOMEM;
+	int err;
 
 	if (!channel)
 		return ERR_PTR(-ENOMEM);
-	channel->user = stplr_user_get();
-	if (!channel->user)
-		goto free;
-	err = stplr_user_charge(channel->user, sizeof(*channel) + sizeof(*channel->posts));
+	err = stplr_user_get_charged(&channel->user, NULL, COST);
 	if (err)
-		goto put_user;
+		goto free;
 	err = -ENOMEM;
 	channel->posts = stplr_budget_new(POSTS_MAX);
 	if (!channel->posts)
-		goto uncharge;
+		goto put_user;
 	stplr_port_init(&channel->port, &channel_ops, get_random_u64(), arguments->spin_us);
 	refcount_set(&channel->refs, 1);
 	channel->flags = arguments->flags;
@@ -401,10 +394,8 @@ static struct stplr_channel *channel_new(const struct stplr_channel_create *argu
 	stplr_show(&channel->shown, &channel->port, &channel_shown_ops);
 	return channel;
 
-uncharge:
-	stplr_user_uncharge(channel->user, sizeof(*channel) + sizeof(*channel->posts));
 put_user:
-	stplr_user_put(channel->user);
+	stplr_user_put_charged(channel->user, COST);
 free:
 	kfree(channel);
 	return ERR_PTR(err);

@@ -71,7 +71,7 @@ void stplr_channel_put(struct stplr_channel *channel);
 /**
  * stplr_channel_describe() - say what there is to say of a channel
  * @channel: the channel
- * @info: gets its flags, its number, and how long its threads look before they sleep
+ * @info: gets its flags, its number, and how long its threads spin before they sleep
  */
 void stplr_channel_describe(const struct stplr_channel *channel, struct stplr_info *info);
 
@@ -149,28 +149,6 @@ long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply
 long stplr_channel_reply_receive(struct stplr_channel *channel,
 				 struct stplr_reply_receive __user *user, size_t size,
 				 struct file *file);
-
-/**
- * stplr_channel_read() - STPLR_READ
- * @channel: the channel
- * @user: the program's arguments
- * @size: how many bytes of them it knows
- *
- * Return: as the system call does.
- */
-long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user,
-			size_t size);
-
-/**
- * stplr_channel_write() - STPLR_WRITE
- * @channel: the channel
- * @user: the program's arguments
- * @size: how many bytes of them it knows
- *
- * Return: as the system call does.
- */
-long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user,
-			 size_t size);
 
 /**
  * stplr_channel_watch_server() - stplr_channel_serve() where that may be for the first time

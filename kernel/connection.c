@@ -239,16 +239,9 @@ static void connection_free(struct stplr_connection *connection)
 	stplr_message_drop(connection->spare);
 	stplr_regions_end(connection->regions);
 	put_budgets(connection);
-	stplr_user_uncharge(connection->user, cost);
-	stplr_user_put(connection->user);
+	stplr_user_put_charged(connection->user, cost);
 	stplr_channel_put(connection->channel);
 	kfree(connection);
-}
-
-static int connection_flush(struct file *file, fl_owner_t owner)
-{
-	stplr_unpark_file(file, owner);
-	return 0;
 }
 
 static int connection_release(struct inode *inode, struct file *file)
@@ -305,7 +298,7 @@ static long connection_ioctl(struct file *file, unsigned int command, unsigned l
 
 static const struct file_operations connection_operations = {
 	.owner = THIS_MODULE,
-	.flush = connection_flush,
+	.flush = stplr_unpark_file,
 	.release = connection_release,
 	.poll = connection_poll,
 	.unlocked_ioctl = connection_ioctl,
@@ -318,16 +311,13 @@ static struct stplr_connection *connection_new(struct stplr_channel *channel, u6
 	struct stplr_connection *connection = kzalloc(sizeof(*connection), GFP_KERNEL_ACCOUNT);
 	struct stplr_budget *fresh;
 	struct stplr_pulse_item *goodbye = NULL;
-	int err = -ENOMEM;
+	int err;
 
 	if (!connection)
 		return ERR_PTR(-ENOMEM);
-	connection->user = stplr_user_get();
-	if (!connection->user)
-		goto free;
-	err = stplr_user_charge(connection->user, cost);
+	err = stplr_user_get_charged(&connection->user, NULL, cost);
 	if (err)
-		goto put_user;
+		goto free;
 	err = -ENOMEM;
 	connection->budgets[0] = stplr_budget_new(PULSES_MAX);
 	connection->budgets[1] = stplr_budget_new(PULSES_OF_USER_MAX);
@@ -363,9 +353,7 @@ end_regions:
 	stplr_regions_end(connection->regions);
 put_budgets:
 	put_budgets(connection);
-	stplr_user_uncharge(connection->user, cost);
-put_user:
-	stplr_user_put(connection->user);
+	stplr_user_put_charged(connection->user, cost);
 free:
 	kfree(connection);
 	return ERR_PTR(err);

@@ -46,7 +46,7 @@ struct loan {
 /* And so many threads inherit from a channel. */
 #define HEIRS_MAX 256
 
-/* What a heir is charged, however many loans it has: each pays for it. */
+/* What an heir is charged, however many loans it has: each pays for it. */
 #define COST (sizeof(struct loan) + sizeof(struct heir))
 
 /* Protects the table. Nothing nests in it but what exit.c has. */
@@ -120,7 +120,7 @@ static void free_heir(struct heir *heir)
 	kfree_rcu(heir, rcu);
 }
 
-/* For a loan that has gone, or for the watch. A heir that is dying just now is left to that. */
+/* For a loan that has gone, or for the watch. An heir that is dying just now is left to that. */
 static void put_heir(struct heir *heir)
 {
 	bool last;
@@ -145,8 +145,7 @@ static struct heir *remove_loan_locked(struct loan *loan)
 	rt_mutex_unlock(&heir->lock);
 	list_del(&loan->of_channel);
 	loan->channel->loan_count--;
-	stplr_user_uncharge(loan->user, COST);
-	stplr_user_put(loan->user);
+	stplr_user_put_charged(loan->user, COST);
 	kfree(loan);
 	return heir;
 }
@@ -210,7 +209,7 @@ static struct heir *new_heir(void)
 }
 
 /*
- * The calling thread as a heir, counted for one loan more; if it is none yet, fresh is what it becomes.
+ * The calling thread as an heir, counted for one loan more; if it is none yet, fresh is what it becomes.
  * NULL: fresh is NULL, or (-EDQUOT) it has too many loans.
  */
 static struct heir *count_in(struct heir *fresh, int *err)
@@ -237,7 +236,7 @@ static struct heir *count_in(struct heir *fresh, int *err)
 	return heir;
 }
 
-/* Nobody but the thread itself makes it a heir. */
+/* Nobody but the thread itself makes it an heir. */
 static struct heir *heir_of_current(int *err)
 {
 	struct heir *heir = count_in(NULL, err), *fresh;
@@ -255,7 +254,7 @@ static struct loan *new_loan(struct stplr_channel *channel, int *err)
 {
 	struct loan *loan;
 
-	/* Each loan pays for a heir, though several may share one. */
+	/* Each loan pays for an heir, though several may share one. */
 	*err = stplr_user_charge(channel->user, COST);
 	if (*err)
 		return NULL;
@@ -281,8 +280,7 @@ uncharge:
 static void give_up(struct loan *loan)
 {
 	put_heir(loan->heir);
-	stplr_user_uncharge(loan->user, COST);
-	stplr_user_put(loan->user);
+	stplr_user_put_charged(loan->user, COST);
 	kfree(loan);
 }
 

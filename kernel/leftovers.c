@@ -40,25 +40,19 @@ void stplr_bounce_free(u8 *bounce)
 	kmem_cache_free(bounces, bounce);
 }
 
-static void uncharge(struct stplr_message *message, size_t bytes)
-{
-	message->charged -= bytes;
-	stplr_user_uncharge(message->user, bytes);
-}
-
 void stplr_leftovers_free(struct stplr_message *message)
 {
 	struct stplr_chunk *chunk, *next;
 
 	list_for_each_entry_safe(chunk, next, &message->chunks, node) {
-		uncharge(message, sizeof(*chunk) + chunk->room);
+		stplr_message_uncharge(message, sizeof(*chunk) + chunk->room);
 		kfree(chunk);
 		cond_resched();
 	}
 	INIT_LIST_HEAD(&message->chunks);
 	message->left = 0;
 	if (message->first && message->first != message->inline_reply) {
-		uncharge(message, STPLR_BOUNCE);
+		stplr_message_uncharge(message, STPLR_BOUNCE);
 		stplr_bounce_free(message->first);
 	}
 	message->first = NULL;
@@ -125,7 +119,7 @@ static int leave_first(struct stplr_message *message, size_t offset, u64 from, s
 			return 0;
 		bytes = allocate_for_client(message, STPLR_BOUNCE);
 		if (!bytes) {
-			uncharge(message, STPLR_BOUNCE);
+			stplr_message_uncharge(message, STPLR_BOUNCE);
 			*peer_error = -ENOMEM;
 			return 0;
 		}
@@ -148,7 +142,7 @@ static struct stplr_chunk *new_chunk(struct stplr_message *message, size_t room,
 		chunk->room = room;
 		return chunk;
 	}
-	uncharge(message, sizeof(*chunk) + room);
+	stplr_message_uncharge(message, sizeof(*chunk) + room);
 	*peer_error = -ENOMEM;
 	return NULL;
 }
@@ -170,7 +164,7 @@ static int leave_piece(struct stplr_message *message, size_t offset, u64 from, s
 	if (!chunk)
 		return 0;
 	if (!stplr_copy_in(chunk->data, from, *length)) {
-		uncharge(message, sizeof(*chunk) + chunk->room);
+		stplr_message_uncharge(message, sizeof(*chunk) + chunk->room);
 		kfree(chunk);
 		return -EFAULT;
 	}

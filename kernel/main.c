@@ -74,6 +74,7 @@ static void __exit stplr_exit(void)
 	stplr_doors_exit();
 	stplr_control_exit();
 	stplr_device_exit();
+	/* First the work of what has ended: after that nobody inherits, and nothing is parked. */
 	stplr_exit_exit();
 	stplr_inherit_exit();
 	stplr_park_exit();

@@ -51,16 +51,10 @@ void stplr_message_exit(void)
 /* What a sender is charged for and known by, which a message keeps from one use to the next. */
 static int own_message(struct stplr_message *message, struct stplr_user *guess)
 {
-	int err;
+	int err = stplr_user_get_charged(&message->user, guess, sizeof(*message));
 
-	message->user = stplr_user_get_like(guess);
-	if (!message->user)
-		return -ENOMEM;
-	err = stplr_user_charge(message->user, sizeof(*message));
-	if (err) {
-		stplr_user_put(message->user);
+	if (err)
 		return err;
-	}
 	message->charged = sizeof(*message);
 	message->tgid = get_pid(task_tgid(current));
 	message->tid = get_pid(task_pid(current));
@@ -78,8 +72,7 @@ static void disown_message(struct stplr_message *message)
 {
 	put_pid(message->tid);
 	put_pid(message->tgid);
-	stplr_user_uncharge(message->user, message->charged);
-	stplr_user_put(message->user);
+	stplr_user_put_charged(message->user, message->charged);
 }
 
 struct stplr_message *stplr_message_new(struct stplr_user *guess, struct stplr_message **spare,
@@ -122,12 +115,6 @@ struct stplr_message *stplr_message_new(struct stplr_user *guess, struct stplr_m
 		return NULL;
 	}
 	return message;
-}
-
-static void uncharge(struct stplr_message *message, size_t bytes)
-{
-	message->charged -= bytes;
-	stplr_user_uncharge(message->user, bytes);
 }
 
 /* Of what was sent. */
@@ -182,7 +169,7 @@ static void empty(struct stplr_message *message, bool by_sender)
 	stplr_buffers_put(&message->send);
 	stplr_buffers_put(&message->reply);
 	if (message->charged != sizeof(*message))
-		uncharge(message, message->charged - sizeof(*message));
+		stplr_message_uncharge(message, message->charged - sizeof(*message));
 }
 
 void stplr_message_free(struct stplr_call *call)
@@ -278,7 +265,7 @@ int stplr_message_load(struct stplr_message *message, int attempt)
 		charged = true;
 	}
 	message->tries = stplr_tries(message->send.total + message->reply.total);
-	message->patience_ns = stplr_patience_ns(message->send.total + message->reply.total);
+	message->ask_ns = stplr_ask_ns(message->send.total + message->reply.total);
 	if (message->send.segments != message->send.few)
 		extra += message->send.count * sizeof(struct stplr_segment);
 	if (message->reply.segments != message->reply.few)

@@ -84,7 +84,7 @@ struct stplr_message {
 	size_t left_from, left_to; /* and between where they are, if there is any */
 	/* What is left of the time to wait for the client's memory; guesses, so they need no lock. */
 	int tries;
-	s64 patience_ns;
+	s64 ask_ns;
 	u8 *first; /* the bytes of what was written first, or NULL */
 	size_t first_offset, first_length;
 
@@ -96,6 +96,13 @@ struct stplr_message {
 static inline struct stplr_message *stplr_message_of(struct stplr_call *call)
 {
 	return container_of(call, struct stplr_message, call);
+}
+
+/* Gives back some of what a message is charged. */
+static inline void stplr_message_uncharge(struct stplr_message *message, size_t bytes)
+{
+	message->charged -= bytes;
+	stplr_user_uncharge(message->user, bytes);
 }
 
 /**
@@ -196,8 +203,8 @@ static inline void stplr_message_count_outcome(int outcome)
  */
 #define STPLR_TRIES 20
 #define STPLR_TRIES_OF_BATCH 8
-#define STPLR_PATIENCE_NS (5 * NSEC_PER_MSEC)
-#define STPLR_PATIENCE_OF_BATCH_NS (250 * NSEC_PER_USEC)
+#define STPLR_ASK_NS (5 * NSEC_PER_MSEC)
+#define STPLR_ASK_OF_BATCH_NS (250 * NSEC_PER_USEC)
 #define STPLR_BATCH 32 /* pages taken at a time: enough to hide the cost, little to hold on to */
 #define STPLR_BATCHES_MAX 1500 /* half a second for each of both */
 
@@ -207,11 +214,11 @@ static inline int stplr_tries(size_t bytes)
 				     STPLR_TRIES_OF_BATCH;
 }
 
-static inline s64 stplr_patience_ns(size_t bytes)
+static inline s64 stplr_ask_ns(size_t bytes)
 {
-	return STPLR_PATIENCE_NS +
+	return STPLR_ASK_NS +
 	       min_t(size_t, bytes / (STPLR_BATCH * PAGE_SIZE), STPLR_BATCHES_MAX) *
-		       STPLR_PATIENCE_OF_BATCH_NS;
+		       STPLR_ASK_OF_BATCH_NS;
 }
 
 /**
@@ -298,14 +305,14 @@ void stplr_message_discard(struct stplr_message *message);
 /**
  * stplr_message_access() - STPLR_READ or STPLR_WRITE
  * @port: where the caller has received the message
- * @taker: as which taker
+ * @replier: as whom it may answer it
  * @user: the program's arguments
  * @size: how many bytes of them it knows
  * @write: which of both
  *
  * Return: as the system call does.
  */
-long stplr_message_access(struct stplr_port *port, const void *taker,
+long stplr_message_access(struct stplr_port *port, const void *replier,
 			  const struct stplr_access __user *user, size_t size, bool write);
 
 #endif

@@ -276,14 +276,14 @@ static bool has_another(struct file *file, struct files_struct *table)
 	return parked && atomic_read(&table->count) && iterate_fd(table, 0, is_same, file);
 }
 
-void stplr_unpark_file(struct file *file, fl_owner_t owner)
+int stplr_unpark_file(struct file *file, fl_owner_t owner)
 {
 	const struct stplr_parked_ops *ops;
 	struct parked *parked;
 	void *what;
 
 	if (likely(!atomic_read(&stplr_parked_count)) || has_another(file, owner))
-		return;
+		return 0;
 	do {
 		what = NULL;
 		spin_lock(&parked_lock);
@@ -296,4 +296,5 @@ void stplr_unpark_file(struct file *file, fl_owner_t owner)
 		if (what)
 			ops->drop(what);
 	} while (what);
+	return 0;
 }

@@ -74,10 +74,12 @@ static inline void stplr_unpark(void)
 }
 
 /**
- * stplr_unpark_file() - drop what is parked by threads that have lost the file
+ * stplr_unpark_file() - drop what is parked by threads that have lost the file; a file's flush
  * @file: a descriptor of it is being closed, maybe not the last one
- * @owner: in which table, as flush is told
+ * @owner: in which table
+ *
+ * Return: 0.
  */
-void stplr_unpark_file(struct file *file, fl_owner_t owner);
+int stplr_unpark_file(struct file *file, fl_owner_t owner);
 
 #endif

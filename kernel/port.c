@@ -42,9 +42,9 @@ void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, 
 	INIT_HLIST_HEAD(&port->answered);
 	for (i = 0; i < 1 << STPLR_OWED_BITS; i++)
 		INIT_HLIST_HEAD(&port->owed[i]);
-	stplr_patience_init(&port->receiving, spin_us);
-	stplr_patience_init(&port->sending, spin_us);
-	stplr_patience_init(&port->asking, spin_us);
+	stplr_spin_init(&port->receiving, spin_us);
+	stplr_spin_init(&port->sending, spin_us);
+	stplr_spin_init(&port->asking, spin_us);
 	port->ids = 0;
 	port->id_factor = secret | 1;
 	port->ops = ops;
@@ -82,6 +82,12 @@ static struct receiver *first_receiver_locked(struct stplr_port *port)
 	return hlist_entry_safe(port->receivers.first, struct receiver, node);
 }
 
+static void tell_pollers_locked(struct stplr_port *port)
+{
+	if (port->ops->readable)
+		port->ops->readable(port);
+}
+
 void stplr_port_deliver_locked(struct stplr_port *port, struct stplr_item *item,
 			       struct stplr_waker *waker)
 {
@@ -91,7 +97,7 @@ void stplr_port_deliver_locked(struct stplr_port *port, struct stplr_item *item,
 	receiver = first_receiver_locked(port);
 	if (!receiver) {
 		enqueue_locked(port, item);
-		port->ops->readable(port);
+		tell_pollers_locked(port);
 		return;
 	}
 	hlist_del_init(&receiver->node);
@@ -214,17 +220,20 @@ int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item
 	return waits ? await_item(port, &receiver, deadline, item) : err;
 }
 
-int stplr_call_finish_and_take(struct stplr_call *call, int outcome, ktime_t deadline,
-			       struct stplr_item **item)
+int stplr_port_answer_and_take(struct stplr_port *port, struct stplr_answer *answer,
+			       ktime_t deadline, struct stplr_item **item)
 {
-	struct stplr_port *port = call->port;
+	struct stplr_call *call = answer->call;
 	struct receiver receiver = {};
 	struct stplr_waker waker;
 	bool ended, waits;
 	int err;
 
+	answer->call = NULL;
+	if (!call)
+		return stplr_port_take(port, deadline, item);
 	spin_lock(&port->lock);
-	ended = stplr_call_finish_locked(call, outcome, &waker);
+	ended = stplr_call_finish_locked(call, answer->outcome, &waker);
 	waits = line_up_locked(port, &receiver, deadline, item, &err);
 	spin_unlock(&port->lock);
 	stplr_call_put_ended(call, ended);
@@ -268,7 +277,7 @@ void stplr_port_close(struct stplr_port *port, int outcome)
 {
 	spin_lock(&port->lock);
 	WRITE_ONCE(port->closed, true);
-	port->ops->readable(port);
+	tell_pollers_locked(port);
 	spin_unlock(&port->lock);
 
 	while (stplr_port_end_one(port, outcome))
@@ -293,7 +302,7 @@ void stplr_port_remind(struct stplr_port *port)
 {
 	spin_lock(&port->lock);
 	if (first_locked(port))
-		port->ops->readable(port);
+		tell_pollers_locked(port);
 	spin_unlock(&port->lock);
 }
 
@@ -324,7 +333,7 @@ void stplr_port_blocked(struct stplr_port *port, stplr_tell_blocked *tell, void 
 			     0);
 		else
 			tell(context, STPLR_REPLY_BLOCKED, call->sender.task, call->item.priority,
-			     call->taker_tid);
+			     call->replier_tid);
 	}
 	hlist_for_each_entry(receiver, &port->receivers, node)
 		tell(context, STPLR_RECEIVE_BLOCKED, receiver->waiter.task, 0, 0);

@@ -6,7 +6,7 @@
  *   something gives it to the receiver that came last (its caches are warm) or else queues it, so
  *   nothing is queued while a receiver stands there.
  *
- * Locking: port->lock protects everything in struct stplr_port but patience, and of a call what
+ * Locking: port->lock protects everything in struct stplr_port but how long waits spin, and of a call what
  * call.h names. It is taken with interrupts on, and nests in nothing but what inherit.h and debugfs.h
  * name; only the lock of a wait queue nests in it.
  */
@@ -43,10 +43,10 @@ struct stplr_item {
 struct stplr_port_ops {
 	/* Called without locks once the last reference is gone. */
 	void (*free_call)(struct stplr_call *call);
-	/* Called with port->lock held: something is queued for which nobody waits, or it was closed. */
+	/* Optional. Called with port->lock held: something is queued for which nobody waits, or it was closed. */
 	void (*readable)(struct stplr_port *port);
 	/*
-	 * Called with port->lock held: a sender wants to leave an OWED call. Returns the item to
+	 * Optional. Called with port->lock held: a sender wants to leave an OWED call. Returns the item to
 	 * queue (a pulse) if the sender has to wait on, NULL if it may leave.
 	 */
 	struct stplr_item *(*unblock)(struct stplr_call *call);
@@ -79,8 +79,8 @@ struct stplr_port {
 	u64 order; /* of the next item */
 	struct rb_root_cached queues[STPLR_ITEM_KINDS]; /* apart, for nobody waits for a pulse */
 	struct hlist_head receivers; /* who came last is first */
-	struct stplr_patience receiving, sending; /* of who waits for a call, or for its end */
-	struct stplr_patience asking; /* and for pages */
+	struct stplr_spin receiving, sending; /* of who waits for a call, or for its end */
+	struct stplr_spin asking; /* and for pages */
 	struct hlist_head calls; /* all that are not DONE */
 	struct hlist_head answered; /* that are, but whose answer others still write to */
 	struct hlist_head owed[1 << STPLR_OWED_BITS]; /* by name */
@@ -95,7 +95,7 @@ struct stplr_port {
  * @port: the port
  * @ops: what its owner does for it; stays as long as the port
  * @secret: makes the ids of one port look different from those of another
- * @spin_us: as for stplr_patience_init()
+ * @spin_us: as for stplr_spin_init()
  */
 void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, u64 secret,
 		     u32 spin_us);

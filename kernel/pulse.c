@@ -61,29 +61,25 @@ void stplr_budget_put(struct stplr_budget *budget)
 	kfree(budget);
 }
 
+/* To the first of them. */
+static void give_back(struct stplr_budget **budgets, int count)
+{
+	while (count--)
+		if (budgets[count])
+			atomic_inc(&budgets[count]->left);
+}
+
 /* From each of them, or from none. */
 static bool take(struct stplr_budget **budgets)
 {
 	int i;
 
 	for (i = 0; i < STPLR_BUDGETS; i++)
-		if (budgets[i] && atomic_dec_if_positive(&budgets[i]->left) < 0)
-			break;
-	if (i == STPLR_BUDGETS)
-		return true;
-	while (i--)
-		if (budgets[i])
-			atomic_inc(&budgets[i]->left);
-	return false;
-}
-
-static void give_back(struct stplr_budget **budgets)
-{
-	int i;
-
-	for (i = 0; i < STPLR_BUDGETS; i++)
-		if (budgets[i])
-			atomic_inc(&budgets[i]->left);
+		if (budgets[i] && atomic_dec_if_positive(&budgets[i]->left) < 0) {
+			give_back(budgets, i);
+			return false;
+		}
+	return true;
 }
 
 struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_budget **budgets,
@@ -97,12 +93,9 @@ struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_
 	pulse = kzalloc(sizeof(*pulse), GFP_KERNEL_ACCOUNT);
 	if (!pulse)
 		goto refund;
-	pulse->user = stplr_user_get_like(guess);
-	if (!pulse->user)
-		goto free;
-	err = stplr_user_charge(pulse->user, sizeof(*pulse));
+	err = stplr_user_get_charged(&pulse->user, guess, sizeof(*pulse));
 	if (err)
-		goto put_user;
+		goto free;
 	for (i = 0; budgets && i < STPLR_BUDGETS; i++) {
 		pulse->budgets[i] = budgets[i];
 		if (budgets[i])
@@ -113,13 +106,11 @@ struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_
 	pulse->value = value;
 	return pulse;
 
-put_user:
-	stplr_user_put(pulse->user);
 free:
 	kfree(pulse);
 refund:
 	if (budgets)
-		give_back(budgets);
+		give_back(budgets, STPLR_BUDGETS);
 	return ERR_PTR(err);
 }
 
@@ -128,12 +119,11 @@ void stplr_pulse_free(struct stplr_item *item)
 	struct stplr_pulse_item *pulse = stplr_pulse_of(item);
 	int i;
 
-	give_back(pulse->budgets);
+	give_back(pulse->budgets, STPLR_BUDGETS);
 	for (i = 0; i < STPLR_BUDGETS; i++)
 		if (pulse->budgets[i])
 			stplr_budget_put(pulse->budgets[i]);
-	stplr_user_uncharge(pulse->user, sizeof(*pulse));
-	stplr_user_put(pulse->user);
+	stplr_user_put_charged(pulse->user, sizeof(*pulse));
 	kfree(pulse);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A channel's side of a call: receive, reply, read, write. */
+/* A channel's side of a call: receive, reply. */
 #include <linux/fcntl.h>
 #include <linux/file.h>
 #include <linux/fs.h>
@@ -100,14 +100,12 @@ static void describe(struct stplr_message *message, struct stplr_receive *argume
 /* Gives up the call, with what is wrong on its sender's side. */
 static int drop_call(struct stplr_channel *channel, struct stplr_call *call, int peer_error)
 {
-	struct stplr_waker waker;
 	u64 id = call->id;
 
 	if (peer_error != STPLR_REFAULT)
 		stplr_log(STPLR_DEBUG_ERRORS, "channel %u: nothing from %d: error %d\n",
 			  channel->port.number, pid_nr(stplr_message_of(call)->tid), peer_error);
-	stplr_call_finish(call, peer_error, &waker);
-	stplr_waker_run(&waker, true);
+	stplr_call_finish(call, peer_error, true);
 	stplr_inherit_ended(channel, id);
 	return -EAGAIN;
 }
@@ -124,13 +122,11 @@ static int put_back(struct stplr_channel *channel, struct stplr_call *call, int 
 static bool settle(struct stplr_channel *channel, struct stplr_call *call,
 		   const struct stplr_receive *arguments)
 {
-	struct stplr_waker waker;
 	u64 id = call->id;
 	bool here;
 
 	if (!call->wants_reply) {
-		here = stplr_call_finish(call, 0, &waker);
-		stplr_waker_run(&waker, false);
+		here = stplr_call_finish(call, 0, false);
 		/* Its sender may be stopped, or anywhere, and lends nothing any more. */
 		stplr_inherit_ended(channel, id);
 		return here;
@@ -200,22 +196,14 @@ static int receive_call(struct receiving *receiving, struct stplr_call *call,
 	return hand_out(receiving, call);
 }
 
-/* What has been claimed and written, and lacks only its end. call is NULL where there is none. */
-struct answer {
-	struct stplr_call *call;
-	int outcome;
-};
-
 /* False: the client has left. It may be using its room for something else by now. */
-static bool give_answer(struct stplr_channel *channel, struct answer *answer)
+static bool give_answer(struct stplr_channel *channel, struct stplr_answer *answer)
 {
-	struct stplr_waker waker;
 	u64 id = answer->call->id;
-	bool here = stplr_call_finish(answer->call, answer->outcome, &waker);
+	/* A server's next step is to receive. */
+	bool here = stplr_call_finish(answer->call, answer->outcome, true);
 
 	answer->call = NULL;
-	/* A server's next step is to receive. */
-	stplr_waker_run(&waker, true);
 	/* The client is on its way before this thread may lose the processor. */
 	if (here)
 		stplr_inherit_ended(channel, id);
@@ -223,7 +211,7 @@ static bool give_answer(struct stplr_channel *channel, struct answer *answer)
 }
 
 /* Whoever was lent a priority keeps it until the client is on its way. */
-static int begin(struct stplr_channel *channel, struct answer *answer)
+static int begin(struct stplr_channel *channel, struct stplr_answer *answer)
 {
 	if (!(channel->flags & STPLR_CHANNEL_INHERIT))
 		return 0;
@@ -232,26 +220,17 @@ static int begin(struct stplr_channel *channel, struct answer *answer)
 	return stplr_inherit_begin(channel);
 }
 
-static int next_item(struct receiving *receiving, struct answer *answer, struct stplr_item **item)
-{
-	struct stplr_call *call = answer->call;
-
-	answer->call = NULL;
-	if (call)
-		return stplr_call_finish_and_take(call, answer->outcome, receiving->deadline, item);
-	return stplr_port_take(&receiving->channel->port, receiving->deadline, item);
-}
-
 /* Gives the answer, if there is one, whatever comes of the rest. */
 static int receive_until(struct receiving *receiving, const struct stplr_buffers *buffers,
-			 struct answer *answer)
+			 struct stplr_answer *answer)
 {
 	struct stplr_drops dropped = {};
 	struct stplr_item *item;
 	int err = begin(receiving->channel, answer);
 
 	while (!err) {
-		err = next_item(receiving, answer, &item);
+		err = stplr_port_answer_and_take(&receiving->channel->port, answer,
+						 receiving->deadline, &item);
 		if (err)
 			break;
 		if (item->kind == STPLR_ITEM_PULSE)
@@ -274,7 +253,8 @@ static long park(const struct receiving *receiving);
  * Gives the buffers back. One without a deadline is started anew by whoever interrupts it, where that is
  * wanted.
  */
-static long go_on(struct receiving *receiving, struct stplr_buffers *buffers, struct answer *answer)
+static long go_on(struct receiving *receiving, struct stplr_buffers *buffers,
+		  struct stplr_answer *answer)
 {
 	long err = receive_until(receiving, buffers, answer);
 
@@ -295,7 +275,7 @@ static long resume(void *what)
 	struct receiving *receiving = what;
 	struct file *file = receiving->file;
 	struct stplr_buffers buffers;
-	struct answer none = {};
+	struct stplr_answer none = {};
 	long err = stplr_buffers_from(&buffers, &receiving->arguments.buffer, NULL);
 
 	if (!err)
@@ -326,7 +306,7 @@ static long park(const struct receiving *receiving)
 }
 
 static long receive(struct receiving *receiving, struct stplr_buffers *buffers,
-		    struct answer *answer)
+		    struct stplr_answer *answer)
 {
 	receiving->deadline = receiving->file->f_flags & O_NONBLOCK ?
 				      0 :
@@ -339,7 +319,7 @@ long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive _
 {
 	struct receiving receiving;
 	struct stplr_buffers buffers;
-	struct answer none = {};
+	struct stplr_answer none = {};
 	int err;
 
 	err = stplr_get_sized_before(&receiving.arguments, user, size, STPLR_RECEIVE_SIZE_VER0, id);
@@ -361,7 +341,7 @@ long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive _
 
 /* Claims and writes, but does not end the call. Returns the number of bytes, or an error. */
 static long write_answer(struct stplr_channel *channel, const struct stplr_reply *arguments,
-			 struct answer *answer)
+			 struct stplr_answer *answer)
 {
 	struct stplr_message *message;
 	struct stplr_buffers buffers;
@@ -408,7 +388,7 @@ long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply
 			 size_t size)
 {
 	struct stplr_reply arguments;
-	struct answer answer;
+	struct stplr_answer answer;
 	long length;
 
 	length = stplr_get_sized(&arguments, user, size, STPLR_REPLY_SIZE_VER0);
@@ -428,7 +408,7 @@ long stplr_channel_reply_receive(struct stplr_channel *channel,
 	struct receiving receiving;
 	struct stplr_reply arguments;
 	struct stplr_buffers buffers;
-	struct answer answer = {};
+	struct stplr_answer answer = {};
 	long err;
 
 	if (size < STPLR_REPLY_RECEIVE_SIZE_VER0)
@@ -465,16 +445,4 @@ long stplr_channel_reply_receive(struct stplr_channel *channel,
 	if (err == -ERESTARTSYS && put_user(0ULL, &user->reply.id))
 		err = -EINTR;
 	return err;
-}
-
-long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user,
-			size_t size)
-{
-	return stplr_message_access(&channel->port, stplr_exit_process(), user, size, false);
-}
-
-long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user,
-			 size_t size)
-{
-	return stplr_message_access(&channel->port, stplr_exit_process(), user, size, true);
 }

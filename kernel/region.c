@@ -26,9 +26,8 @@ struct stplr_regions *stplr_regions_new(void)
 
 static void put_regions(struct stplr_regions *regions)
 {
-	if (!refcount_dec_and_test(&regions->refs))
-		return;
-	kfree(regions);
+	if (refcount_dec_and_test(&regions->refs))
+		kfree(regions);
 }
 
 /* What the kernel holds for a region beside the object of the connection. */
@@ -157,16 +156,15 @@ static struct stplr_region *new_region(struct stplr_user *guess, u64 base, size_
 {
 	long count = DIV_ROUND_UP(offset_in_page(base) + length, PAGE_SIZE);
 	struct stplr_region *region = kzalloc(sizeof(*region), GFP_KERNEL_ACCOUNT);
-	int err = -ENOMEM;
+	int err;
 
 	if (!region)
 		return ERR_PTR(-ENOMEM);
-	region->user = stplr_user_get_like(guess);
-	if (!region->user)
-		goto free;
-	err = stplr_user_charge(region->user, cost(count));
-	if (err)
-		goto put_user;
+	err = stplr_user_get_charged(&region->user, guess, cost(count));
+	if (err) {
+		kfree(region);
+		return ERR_PTR(err);
+	}
 	refcount_set(&region->refs, 1);
 	region->base = base;
 	region->length = length;
@@ -180,12 +178,6 @@ static struct stplr_region *new_region(struct stplr_user *guess, u64 base, size_
 		return region;
 	stplr_user_uncharge(region->user, cost(count));
 	free_region(region);
-	return ERR_PTR(err);
-
-put_user:
-	stplr_user_put(region->user);
-free:
-	kfree(region);
 	return ERR_PTR(err);
 }
 

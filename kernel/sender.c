@@ -45,7 +45,7 @@ bool stplr_call_leave_locked(struct stplr_call *call, int why, bool fatal, bool 
 	if ((call->state == STPLR_CALL_OWED || call->state == STPLR_CALL_ANSWERING) && !fatal) {
 		if (call->unblocked)
 			return false;
-		pulse = call->port->ops->unblock(call);
+		pulse = call->port->ops->unblock ? call->port->ops->unblock(call) : NULL;
 		if (pulse) {
 			call->unblocked = true;
 			stplr_port_submit_locked(call->port, pulse, waker);
@@ -85,7 +85,7 @@ static void serve_ask_locked(struct stplr_call *call, struct stplr_waker *waker)
 	err = copy.room ? port->ops->make_room(copy.length) :
 			  port->ops->bring(copy.base, copy.length, copy.write);
 	spin_lock(&port->lock);
-	/* Who asked may have lost patience, and another may ask now: it looks for itself, too. */
+	/* Who asked may have given up, and another may ask now. */
 	if (call->ask == ask)
 		end_ask_locked(call, err, waker);
 }
@@ -146,7 +146,7 @@ static int await_end(struct stplr_call *call, ktime_t deadline, bool *delivered)
 		if (likely(smp_load_acquire(&call->settled))) {
 			if (unlikely(READ_ONCE(call->ask)))
 				refuse_ask(call);
-			*delivered = call->taker != NULL;
+			*delivered = call->replier != NULL;
 			return call->outcome;
 		}
 		if (err == -EINTR && mode == TASK_INTERRUPTIBLE && port->ops->passes &&
@@ -161,7 +161,7 @@ static int await_end(struct stplr_call *call, ktime_t deadline, bool *delivered)
 		leaves = look_locked(call, err, &why, &ended, &waker);
 		outcome = call->settled ? call->outcome : why;
 		/* A call that somebody had has left the queue for good, even if it was put back. */
-		*delivered = call->taker != NULL;
+		*delivered = call->replier != NULL;
 		if (!leaves && call->ask)
 			serve_ask_locked(call, &asker);
 		spin_unlock(&port->lock);

@@ -18,7 +18,7 @@
 #define ASK_MAX (1UL << 20)
 
 /* What an ask counts for at least, and for how long those that are not answered are not repeated. */
-#define ASK_NS (20 * NSEC_PER_USEC)
+#define ASK_LEAST_NS (20 * NSEC_PER_USEC)
 #define UNANSWERED_NS (100 * NSEC_PER_MSEC)
 
 /* How often the caller's memory may go again just after it was brought. */
@@ -51,16 +51,16 @@ static bool lock_map(struct stplr_message *message, size_t length)
  */
 static int ask(struct stplr_message *message, struct stplr_ask *ask, size_t length)
 {
-	s64 patience = READ_ONCE(message->patience_ns), most = stplr_patience_ns(length);
+	s64 left = READ_ONCE(message->ask_ns), most = stplr_ask_ns(length);
 	ktime_t start = ktime_get();
 	int err;
 
-	if (patience <= 0 || start < READ_ONCE(message->user->unanswered))
+	if (left <= 0 || start < READ_ONCE(message->user->unanswered))
 		return -ETIMEDOUT;
 	stplr_count(STPLR_COUNT_ASKS);
-	err = stplr_call_ask(&message->call, ask, ktime_add_ns(start, min(patience, most)));
-	patience -= max_t(s64, ktime_to_ns(ktime_sub(ktime_get(), start)), ASK_NS);
-	WRITE_ONCE(message->patience_ns, patience);
+	err = stplr_call_ask(&message->call, ask, ktime_add_ns(start, min(left, most)));
+	left -= max_t(s64, ktime_to_ns(ktime_sub(ktime_get(), start)), ASK_LEAST_NS);
+	WRITE_ONCE(message->ask_ns, left);
 	if (err == -ETIMEDOUT)
 		WRITE_ONCE(message->user->unanswered, ktime_add_ns(ktime_get(), UNANSWERED_NS));
 	return err;
@@ -395,7 +395,7 @@ void stplr_message_discard(struct stplr_message *message)
 	mutex_unlock(&message->lock);
 }
 
-long stplr_message_access(struct stplr_port *port, const void *taker,
+long stplr_message_access(struct stplr_port *port, const void *replier,
 			  const struct stplr_access __user *user, size_t size, bool write)
 {
 	struct stplr_access arguments;
@@ -412,7 +412,7 @@ long stplr_message_access(struct stplr_port *port, const void *taker,
 	if (length)
 		return length;
 	length = -ESRCH;
-	call = stplr_port_borrow(port, arguments.id, taker, !write);
+	call = stplr_port_borrow(port, arguments.id, replier, !write);
 	if (!call)
 		goto put_buffers;
 	message = stplr_message_of(call);

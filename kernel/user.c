@@ -43,9 +43,9 @@ static kuid_t payer(void)
 	return uid_eq(space->owner, GLOBAL_ROOT_UID) ? current_uid() : space->owner;
 }
 
-struct stplr_user *stplr_user_get(void)
+/* With a reference; NULL: there is no memory. */
+static struct stplr_user *find_or_make(kuid_t uid)
 {
-	kuid_t uid = payer();
 	struct stplr_user *found, *fresh;
 
 	spin_lock(&users_lock);
@@ -74,14 +74,6 @@ struct stplr_user *stplr_user_get(void)
 		return fresh;
 	kfree(fresh);
 	return found;
-}
-
-struct stplr_user *stplr_user_get_like(struct stplr_user *guess)
-{
-	if (!uid_eq(guess->uid, payer()))
-		return stplr_user_get();
-	refcount_inc(&guess->refs);
-	return guess;
 }
 
 void stplr_user_put(struct stplr_user *user)
@@ -144,6 +136,25 @@ int stplr_user_charge(struct stplr_user *user, size_t bytes)
 int stplr_user_charge_for(struct stplr_user *user, size_t bytes)
 {
 	return charge(user, bytes, is_root);
+}
+
+int stplr_user_get_charged(struct stplr_user **user, struct stplr_user *guess, size_t bytes)
+{
+	kuid_t uid = payer();
+	int err;
+
+	if (guess && uid_eq(guess->uid, uid)) {
+		refcount_inc(&guess->refs);
+		*user = guess;
+	} else {
+		*user = find_or_make(uid);
+		if (!*user)
+			return -ENOMEM;
+	}
+	err = stplr_user_charge(*user, bytes);
+	if (err)
+		stplr_user_put(*user);
+	return err;
 }
 
 void stplr_user_charge_anyway(struct stplr_user *user, size_t bytes)

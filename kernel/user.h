@@ -31,19 +31,14 @@ struct stplr_user {
 };
 
 /**
- * stplr_user_get() - the account of the calling thread
+ * stplr_user_get_charged() - get the account of the calling thread, and charge it
+ * @user: gets the account, with a reference, if this succeeds
+ * @guess: which one that may be, or NULL; spares a search
+ * @bytes: as for stplr_user_charge()
  *
- * Return: a strong reference, or NULL without memory.
+ * Return: 0, -ENOMEM, -EDQUOT.
  */
-struct stplr_user *stplr_user_get(void);
-
-/**
- * stplr_user_get_like() - the same, without a search as a rule
- * @guess: a likely guess
- *
- * Return: as stplr_user_get().
- */
-struct stplr_user *stplr_user_get_like(struct stplr_user *guess);
+int stplr_user_get_charged(struct stplr_user **user, struct stplr_user *guess, size_t bytes);
 
 /**
  * stplr_user_put() - drop a reference
@@ -82,6 +77,13 @@ void stplr_user_charge_anyway(struct stplr_user *user, size_t bytes);
  * @bytes: how much
  */
 void stplr_user_uncharge(struct stplr_user *user, size_t bytes);
+
+/* Undoes stplr_user_get_charged(). */
+static inline void stplr_user_put_charged(struct stplr_user *user, size_t bytes)
+{
+	stplr_user_uncharge(user, bytes);
+	stplr_user_put(user);
+}
 
 /**
  * stplr_user_show() - write a line for each user, for debugfs

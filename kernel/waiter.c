@@ -30,23 +30,23 @@ static const struct kernel_param_ops spin_us_ops = { .set = set_spin_us, .get = 
 
 module_param_cb(spin_us, &spin_us_ops, &stplr_spin_us, 0644);
 __MODULE_PARM_TYPE(spin_us, "uint");
-MODULE_PARM_DESC(spin_us, "Longest time in microseconds to look before sleeping, where a channel does not say: 0 (never) to 1000");
+MODULE_PARM_DESC(spin_us, "Longest time in microseconds to spin before sleeping, where a channel does not say: 0 (never) to 1000");
 module_param_cb(spin_us_max, &spin_us_ops, &stplr_spin_us_max, 0644);
 __MODULE_PARM_TYPE(spin_us_max, "uint");
 MODULE_PARM_DESC(spin_us_max, "The most of that for which a channel may ask, 0 to 1000");
 
-void stplr_patience_init(struct stplr_patience *patience, u32 most_us)
+void stplr_spin_init(struct stplr_spin *spin, u32 most_us)
 {
-	patience->ns = 0;
-	patience->most_us = most_us;
+	spin->ns = 0;
+	spin->most_us = most_us;
 }
 
-/* Looks until notified, the end or something better to do. Whether it was notified. */
-static bool look(const struct stplr_waiter *waiter, unsigned int mode, u64 end)
+/* Spins until notified, the end or something better to do. Whether it was notified. */
+static bool spin_until(const struct stplr_waiter *waiter, unsigned int mode, u64 end)
 {
 	/* Pairs with the release in stplr_waiter_notify(). */
 	while (!smp_load_acquire(&waiter->notified)) {
-		if (!READ_ONCE(waiter->looks) || need_resched() || !single_task_running() ||
+		if (!READ_ONCE(waiter->spins) || need_resched() || !single_task_running() ||
 		    signal_pending_state(mode, current) || local_clock() >= end)
 			return false;
 		cpu_relax();
@@ -54,16 +54,16 @@ static bool look(const struct stplr_waiter *waiter, unsigned int mode, u64 end)
 	return true;
 }
 
-/* A wait that looking would have ended is worth looking for, twice as long to be sure. */
-static void learn(struct stplr_patience *patience, u64 took)
+/* A wait that spinning would have ended is worth spinning for, twice as long to be sure. */
+static void learn(struct stplr_spin *spin, u64 took)
 {
-	u32 most = stplr_patience_us(patience) * NSEC_PER_USEC;
-	u32 before = READ_ONCE(patience->ns);
+	u32 most = stplr_spin_most_us(spin) * NSEC_PER_USEC;
+	u32 before = READ_ONCE(spin->ns);
 
 	if (took >= most)
-		WRITE_ONCE(patience->ns, before / 2);
+		WRITE_ONCE(spin->ns, before / 2);
 	else if (took > before)
-		WRITE_ONCE(patience->ns, min_t(u32, 2 * took, most));
+		WRITE_ONCE(spin->ns, min_t(u32, 2 * took, most));
 }
 
 static int sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline)
@@ -71,7 +71,7 @@ static int sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadlin
 	int err = 0;
 
 	for (;;) {
-		/* A machine that goes to sleep need not wake it up for that. */
+		/* mode may hold TASK_FREEZABLE: the freezer leaves the thread asleep then. */
 		set_current_state(mode);
 		/* Pairs with the release in stplr_waiter_notify(), here and below. */
 		if (smp_load_acquire(&waiter->notified))
@@ -99,27 +99,27 @@ static int sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadlin
 
 int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline)
 {
-	struct stplr_patience *patience = waiter->patience;
+	struct stplr_spin *spin = waiter->spin;
 	u64 start, most;
 	int err;
 
 	/* With others on this processor, whoever is waited for may be among them. */
-	if (likely(!stplr_patience_us(patience)) || deadline <= 0 || !single_task_running())
+	if (likely(!stplr_spin_most_us(spin)) || deadline <= 0 || !single_task_running())
 		return sleep(waiter, mode, deadline);
 	/* Pairs with the release in stplr_waiter_notify(). */
 	if (smp_load_acquire(&waiter->notified))
 		return 0;
 	start = local_clock();
-	most = READ_ONCE(patience->ns);
+	most = READ_ONCE(spin->ns);
 	if (most && deadline != KTIME_MAX)
 		most = clamp_t(s64, ktime_sub(deadline, ktime_get()), 0, most);
-	if (most && look(waiter, mode, start + most)) {
+	if (most && spin_until(waiter, mode, start + most)) {
 		stplr_count(STPLR_COUNT_SPINS);
 		return 0;
 	}
 	err = sleep(waiter, mode, deadline);
-	if (READ_ONCE(waiter->looks))
-		learn(patience, local_clock() - start);
+	if (READ_ONCE(waiter->spins))
+		learn(spin, local_clock() - start);
 	return err;
 }
 
@@ -130,7 +130,7 @@ void stplr_waiter_notify(struct stplr_waiter *waiter, struct stplr_waker *waker)
 	if (waiter->notified)
 		return;
 	waker->task = get_task_struct(waiter->task);
-	waker->hand_over = !stplr_patience_us(waiter->patience);
+	waker->hand_over = !stplr_spin_most_us(waiter->spin);
 	/*
 	 * Pairs with set_current_state() above: the sleeper sees this, or the waker its state. And
 	 * with the loads there: who sees this sees what it is about.

@@ -2,7 +2,7 @@
 /*
  * A thread that waits until another says so, a signal comes, or time is up.
  *
- * Where that is asked for, it looks for a while before it sleeps, if it has a processor to itself: on
+ * Where that is asked for, it spins for a while before it sleeps, if it has a processor to itself: on
  * another processor the answer may be there before a wake-up would be. How long is learned from the
  * waits before. It is asked for as with busy_poll: for a channel, or by spin_us for all.
  *
@@ -18,51 +18,51 @@
 
 #include "include/stplr.h"
 
-/* How long waits of one kind look before they sleep. What is learned is a guess, so it needs no lock. */
-struct stplr_patience {
+/* How long waits of one kind spin before they sleep. What is learned is a guess, so it needs no lock. */
+struct stplr_spin {
 	u32 ns;
 	u32 most_us; /* 0: what spin_us says */
 };
 
 struct stplr_waiter {
 	struct task_struct *task;
-	struct stplr_patience *patience;
+	struct stplr_spin *spin;
 	bool notified;
-	bool looks; /* until others are more likely to be notified first */
+	bool spins; /* until others are more likely to be notified first */
 };
 
 struct stplr_waker {
 	struct task_struct *task;
-	bool hand_over; /* it does not look, so this processor is the place for it */
+	bool hand_over; /* it does not spin, so this processor is the place for it */
 };
 
 /**
- * stplr_patience_init() - initialise what waits of one kind share
- * @patience: that
- * @most_us: how long they look at most, no more than spin_us_max; 0: what spin_us says
+ * stplr_spin_init() - initialise what waits of one kind share
+ * @spin: that
+ * @most_us: how long they spin at most, no more than spin_us_max; 0: what spin_us says
  */
-void stplr_patience_init(struct stplr_patience *patience, u32 most_us);
+void stplr_spin_init(struct stplr_spin *spin, u32 most_us);
 
 /* The module's parameters of these names. */
 extern unsigned int stplr_spin_us, stplr_spin_us_max;
 
-/* How many microseconds at most a wait of that kind looks, as things are. */
-static inline u32 stplr_patience_us(const struct stplr_patience *patience)
+/* How many microseconds at most a wait of that kind spins, as things are. */
+static inline u32 stplr_spin_most_us(const struct stplr_spin *spin)
 {
 	u32 most = READ_ONCE(stplr_spin_us_max);
 
-	if (!patience->most_us)
+	if (!spin->most_us)
 		return READ_ONCE(stplr_spin_us);
-	return patience->most_us < most ? patience->most_us : most;
+	return spin->most_us < most ? spin->most_us : most;
 }
 
 /* A wait of the calling thread. What waits of its kind share stays as long as the waiter. */
-static inline void stplr_waiter_init(struct stplr_waiter *waiter, struct stplr_patience *patience)
+static inline void stplr_waiter_init(struct stplr_waiter *waiter, struct stplr_spin *spin)
 {
 	waiter->task = current;
-	waiter->patience = patience;
+	waiter->spin = spin;
 	waiter->notified = false;
-	waiter->looks = true;
+	waiter->spins = true;
 }
 
 /* Makes the next sleep wait again. Under the lock that guards what is waited for. */
@@ -71,10 +71,10 @@ static inline void stplr_waiter_rearm(struct stplr_waiter *waiter)
 	WRITE_ONCE(waiter->notified, false);
 }
 
-/* Others wait for the same and are to be notified first: this one need not look any longer. */
+/* Others wait for the same and are to be notified first: this one need not spin any longer. */
 static inline void stplr_waiter_rest(struct stplr_waiter *waiter)
 {
-	WRITE_ONCE(waiter->looks, false);
+	WRITE_ONCE(waiter->spins, false);
 }
 
 /* The deadline of who has caught a signal before: as 0, but what senders and receivers say is -EINTR. */

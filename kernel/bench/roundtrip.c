@@ -3,7 +3,7 @@
  * Round trips between two processes, by every way in turn, several times over: the median of each
  * repetition, and ratios to a pair of pipes and to a Unix stream socket of the same repetition. A
  * bare futex, without any bytes, shows what of that is waking and switching. Channels and doors are there
- * twice: threads that sleep at once, as the others' do, and threads that look for a while before.
+ * twice: threads that sleep at once, as the others' do, and threads that spin for a while before.
  *
  * Usage: roundtrip [REPETITIONS]. Messages and replies have the same size; the first and the last bytes of each are
  * written and checked. Fails if one of the ways does, and goes on with the others.
@@ -287,9 +287,9 @@ static const struct way ways[WAYS] = {
 	{ "bare futex", open_futex, futex_client, futex_serve, NULL, false },
 	{ "stplr 0.0.7", open_nothing, old_client, old_serve, start_old, false },
 	{ "stplr channel", open_channel, channel_client, channel_serve, NULL, false },
-	{ "looks, channel", open_channel, channel_client, channel_serve, NULL, true },
+	{ "spins, channel", open_channel, channel_client, channel_serve, NULL, true },
 	{ "stplr door", open_door, door_client, door_serve, start_door, false },
-	{ "looks, door", open_door, door_client, door_serve, start_door, true },
+	{ "spins, door", open_door, door_client, door_serve, start_door, true },
 };
 
 static int by_value(const void *a, const void *b)

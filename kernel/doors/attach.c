@@ -45,8 +45,7 @@ static void free_attachment(struct fsnotify_mark *mark)
 
 	stplr_door_closing(attachment->door);
 	fput(attachment->door);
-	stplr_user_uncharge(attachment->user, COST);
-	stplr_user_put(attachment->user);
+	stplr_user_put_charged(attachment->user, COST);
 	kfree(attachment);
 }
 
@@ -95,25 +94,18 @@ static struct file *get_path(const struct stplr_door_path __user *user, size_t s
 static struct attachment *attachment_new(struct file *door)
 {
 	struct attachment *attachment = kzalloc(sizeof(*attachment), GFP_KERNEL_ACCOUNT);
-	int err = -ENOMEM;
+	int err;
 
 	if (!attachment)
 		return ERR_PTR(-ENOMEM);
-	attachment->user = stplr_user_get();
-	if (!attachment->user)
-		goto free;
-	err = stplr_user_charge(attachment->user, COST);
-	if (err)
-		goto put_user;
+	err = stplr_user_get_charged(&attachment->user, NULL, COST);
+	if (err) {
+		kfree(attachment);
+		return ERR_PTR(err);
+	}
 	attachment->door = get_file(door);
 	fsnotify_init_mark(&attachment->mark, attachments);
 	return attachment;
-
-put_user:
-	stplr_user_put(attachment->user);
-free:
-	kfree(attachment);
-	return ERR_PTR(err);
 }
 
 /*

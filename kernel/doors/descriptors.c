@@ -21,8 +21,8 @@ static s32 *get_numbers(const struct stplr_door_desc __user *user, u32 count)
 		return ERR_PTR(-ENOMEM);
 	for (i = 0; i < count; i++) {
 		if (copy_from_user(&one, user + i, sizeof(one))) {
-			kfree(fds);
-			return ERR_PTR(-EFAULT);
+			err = -EFAULT;
+			break;
 		}
 		if (!(one.attributes & STPLR_DOOR_DESCRIPTOR))
 			err = -EINVAL;

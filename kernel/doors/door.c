@@ -50,8 +50,7 @@ void stplr_door_put(struct stplr_door *door)
 	if (!refcount_dec_and_test(&door->refs))
 		return;
 	stplr_message_drop(door->spare);
-	stplr_user_uncharge(door->user, sizeof(*door));
-	stplr_user_put(door->user);
+	stplr_user_put_charged(door->user, sizeof(*door));
 	stplr_pool_lost(door->pool);
 	kfree(door);
 }

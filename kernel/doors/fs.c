@@ -52,12 +52,6 @@ static long forward(struct file *file, unsigned int command, unsigned long argum
 	return stplr_door_ioctl(door_of(file), file, command, argument);
 }
 
-static int flush(struct file *file, fl_owner_t owner)
-{
-	stplr_unpark_file(file, owner);
-	return 0;
-}
-
 static void show_fdinfo(struct seq_file *to, struct file *file)
 {
 	struct file *door = door_of(file);
@@ -67,7 +61,7 @@ static void show_fdinfo(struct seq_file *to, struct file *file)
 
 static const struct file_operations file_operations = {
 	.owner = THIS_MODULE,
-	.flush = flush,
+	.flush = stplr_unpark_file,
 	.unlocked_ioctl = forward,
 	.compat_ioctl = compat_ptr_ioctl,
 	.show_fdinfo = show_fdinfo,

@@ -34,13 +34,6 @@ int stplr_door_part_charge(struct stplr_message *message, size_t bytes)
 	return err;
 }
 
-static void uncharge(struct stplr_message *message, size_t bytes)
-{
-	message->of_door.charged -= bytes;
-	message->charged -= bytes;
-	stplr_user_uncharge(message->user, bytes);
-}
-
 void stplr_door_part_put_files(struct stplr_door_part *part)
 {
 	if (part->files)
@@ -57,7 +50,8 @@ static void clear(struct stplr_message *message)
 	if (part->result)
 		fput(part->result);
 	part->result = NULL;
-	uncharge(message, part->charged);
+	stplr_message_uncharge(message, part->charged);
+	part->charged = 0;
 }
 
 void stplr_door_part_clear(struct stplr_message *message)
@@ -165,8 +159,8 @@ static int make(struct stplr_message *message, u64 from, size_t size, struct fil
 		*peer_error = -ENOMEM;
 		return 0;
 	}
-	WRITE_ONCE(message->patience_ns, READ_ONCE(message->patience_ns) +
-		   (s64)(size / (STPLR_BATCH * PAGE_SIZE) * STPLR_PATIENCE_OF_BATCH_NS));
+	WRITE_ONCE(message->ask_ns, READ_ONCE(message->ask_ns) +
+		   (s64)(size / (STPLR_BATCH * PAGE_SIZE) * STPLR_ASK_OF_BATCH_NS));
 	mapping_set_gfp_mask(file->f_mapping, (GFP_HIGHUSER & ~__GFP_DIRECT_RECLAIM) | __GFP_NOWARN);
 	err = fill(message, file, from, size, peer_error);
 	if (err || *peer_error)

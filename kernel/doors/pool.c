@@ -23,21 +23,11 @@
 #include "park.h"
 #include "words.h"
 
-static void not_polled(struct stplr_port *port)
-{
-}
-
-/* A client leaves as soon as it wants to. */
-static struct stplr_item *no_unblock(struct stplr_call *call)
-{
-	return NULL;
-}
-
 /* The thread that has the call is to know that nobody waits for it any more. */
 static void tell_of_leave(struct stplr_call *call)
 {
 	/* Its server ends after all that it owes, so it is there. */
-	struct stplr_server *server = (struct stplr_server *)call->taker;
+	struct stplr_server *server = (struct stplr_server *)call->replier;
 	struct stplr_pool *pool = server->pool;
 
 	if (server->task && stplr_message_of(call)->of_door.door->attributes & STPLR_DOOR_NO_CANCEL)
@@ -58,10 +48,9 @@ static void look_after_door(struct stplr_call *call, struct task_struct *receive
 	stplr_door_sent(stplr_message_of(call)->of_door.door);
 }
 
+/* Without unblock: a client leaves as soon as it wants to. */
 static const struct stplr_port_ops pool_ops = {
 	.free_call = stplr_message_free,
-	.readable = not_polled,
-	.unblock = no_unblock,
 	.left = tell_of_leave,
 	.drop_pulse = drop_notice,
 	.passes = stplr_interruption_passes,
@@ -78,8 +67,7 @@ void stplr_pool_put(struct stplr_pool *pool)
 	put_pid(pool->tgid);
 	put_task_struct(pool->task);
 	mmdrop(pool->mm);
-	stplr_user_uncharge(pool->user, sizeof(*pool));
-	stplr_user_put(pool->user);
+	stplr_user_put_charged(pool->user, sizeof(*pool));
 	kfree(pool);
 }
 
@@ -213,7 +201,7 @@ int stplr_pool_defer(struct stplr_pool *pool, u64 call, struct stplr_server *ser
 {
 	struct stplr_server *deferred;
 
-	/* A call that is still being taken has no taker. */
+	/* A call that is still being taken has no replier. */
 	if (!server)
 		return -ESRCH;
 	deferred = new_server(pool);
@@ -441,16 +429,15 @@ static const struct stplr_shown_ops pool_shown_ops = {
 static struct stplr_pool *pool_new(u32 spin_us)
 {
 	struct stplr_pool *pool = kzalloc(sizeof(*pool), GFP_KERNEL_ACCOUNT);
-	int err = -ENOMEM;
+	int err;
 
 	if (!pool)
 		return ERR_PTR(-ENOMEM);
-	pool->user = stplr_user_get();
-	if (!pool->user)
-		goto free;
-	err = stplr_user_charge(pool->user, sizeof(*pool));
-	if (err)
-		goto put_user;
+	err = stplr_user_get_charged(&pool->user, NULL, sizeof(*pool));
+	if (err) {
+		kfree(pool);
+		return ERR_PTR(err);
+	}
 	stplr_port_init(&pool->port, &pool_ops, get_random_u64(), spin_us);
 	refcount_set(&pool->refs, 2);
 	pool->process = stplr_exit_process();
@@ -466,12 +453,6 @@ static struct stplr_pool *pool_new(u32 spin_us)
 	stplr_show(&pool->shown, &pool->port, &pool_shown_ops);
 	stplr_exit_watch(&pool->watch, stplr_exit_program(current), program_ended);
 	return pool;
-
-put_user:
-	stplr_user_put(pool->user);
-free:
-	kfree(pool);
-	return ERR_PTR(err);
 }
 
 long stplr_pool_create(const struct stplr_pool_create __user *user, size_t size)

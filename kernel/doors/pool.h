@@ -48,7 +48,7 @@ struct stplr_pool {
 };
 
 /*
- * A thread that has waited in a pool. As the taker of a call it names who may answer. One without a thread
+ * A thread that has waited in a pool. As the replier of a call it names who may answer. One without a thread
  * stands for all of them, until the call that it is for has been answered.
  */
 struct stplr_server {
@@ -102,7 +102,7 @@ struct stplr_server *stplr_pool_server(struct stplr_pool *pool);
  * stplr_pool_known_server() - the calling thread, if it is one of a pool
  * @pool: the pool, of the caller
  *
- * Return: it, or NULL, which is the taker of no call.
+ * Return: it, or NULL, which is the replier of no call.
  */
 struct stplr_server *stplr_pool_known_server(struct stplr_pool *pool);
 

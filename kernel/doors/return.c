@@ -25,12 +25,6 @@ struct serving {
 	struct stplr_door_return arguments;
 };
 
-/* What has been claimed and written, and lacks only its end. call is NULL where there is none. */
-struct answer {
-	struct stplr_call *call;
-	int outcome;
-};
-
 static int write_data(struct stplr_message *message, const struct stplr_door_return *arguments,
 		      int *peer_error)
 {
@@ -92,7 +86,7 @@ static int write_all(struct stplr_message *message, const struct stplr_door_retu
 }
 
 /* Claims and writes, but does not end the call. 0, or what is wrong, and then the client waits on. */
-static int write_answer(struct serving *serving, struct answer *answer)
+static int write_answer(struct serving *serving, struct stplr_answer *answer)
 {
 	const struct stplr_door_return *arguments = &serving->arguments;
 	struct stplr_server *deferred;
@@ -135,23 +129,10 @@ static int write_answer(struct serving *serving, struct answer *answer)
 	return 0;
 }
 
-static int next_item(struct serving *serving, struct answer *answer, struct stplr_item **item)
-{
-	struct stplr_call *call = answer->call;
-
-	answer->call = NULL;
-	if (call)
-		return stplr_call_finish_and_take(call, answer->outcome, KTIME_MAX, item);
-	return stplr_port_take(&serving->pool->port, KTIME_MAX, item);
-}
-
 /* Gives up the call, for a reason that is its client's. */
 static int drop_call(struct stplr_call *call, int why)
 {
-	struct stplr_waker waker;
-
-	stplr_call_finish(call, why, &waker);
-	stplr_waker_run(&waker, true);
+	stplr_call_finish(call, why, true);
 	return -EAGAIN;
 }
 
@@ -276,14 +257,14 @@ static int receive_call(struct serving *serving, struct stplr_call *call)
 }
 
 /* Gives the answer, if there is one. */
-static int receive(struct serving *serving, struct answer *answer)
+static int receive(struct serving *serving, struct stplr_answer *answer)
 {
 	struct stplr_drops dropped = {};
 	struct stplr_item *item;
 	int err;
 
 	do {
-		err = next_item(serving, answer, &item);
+		err = stplr_port_answer_and_take(&serving->pool->port, answer, KTIME_MAX, &item);
 		if (err)
 			break;
 		if (item->kind == STPLR_ITEM_PULSE)
@@ -295,16 +276,6 @@ static int receive(struct serving *serving, struct answer *answer)
 		err = stplr_message_go_on(KTIME_MAX, &dropped);
 	} while (!err);
 	return err;
-}
-
-static void give(struct answer *answer)
-{
-	struct stplr_waker waker;
-
-	if (!answer->call)
-		return;
-	stplr_call_finish(answer->call, answer->outcome, &waker);
-	stplr_waker_run(&waker, false);
 }
 
 static int check(const struct stplr_door_return *arguments)
@@ -327,7 +298,7 @@ static int check(const struct stplr_door_return *arguments)
 long stplr_pool_return(struct stplr_pool *pool, struct stplr_door_return __user *user, size_t size)
 {
 	struct serving serving = { .pool = pool, .user = user, .size = size };
-	struct answer answer = {};
+	struct stplr_answer answer = {};
 	int err;
 
 	err = stplr_get_sized_before(&serving.arguments, user, size, STPLR_DOOR_RETURN_SIZE_VER0,
@@ -349,7 +320,8 @@ long stplr_pool_return(struct stplr_pool *pool, struct stplr_door_return __user 
 			return err;
 	}
 	if (serving.arguments.flags & STPLR_RETURN_ONLY) {
-		give(&answer);
+		if (answer.call)
+			stplr_call_finish(answer.call, answer.outcome, false);
 		return 0;
 	}
 	err = receive(&serving, &answer);

@@ -45,16 +45,13 @@ static bool has_open_locked(int minor, const struct pid *tgid)
 static int node_open(struct inode *inode, struct file *file)
 {
 	struct stplr_open *open = kzalloc(sizeof(*open), GFP_KERNEL_ACCOUNT);
-	int err = -ENOMEM;
+	int err;
 
 	if (!open)
 		return -ENOMEM;
-	open->user = stplr_user_get();
-	if (!open->user)
-		goto free;
-	err = stplr_user_charge(open->user, sizeof(*open));
+	err = stplr_user_get_charged(&open->user, NULL, sizeof(*open));
 	if (err)
-		goto put_user;
+		goto free;
 	open->minor = iminor(inode);
 	open->tgid = task_tgid(current);
 	INIT_LIST_HEAD(&open->mailboxes);
@@ -65,26 +62,18 @@ static int node_open(struct inode *inode, struct file *file)
 		hash_add(opens, &open->node, (unsigned long)open->tgid);
 	spin_unlock(&opens_lock);
 	if (err)
-		goto uncharge;
+		goto put_user;
 	get_pid(open->tgid);
 	file->private_data = open;
 	stplr_log(STPLR_DEBUG_OWNERS, "node %d: opened by %d\n", open->minor,
 		  pid_nr(open->tgid));
 	return nonseekable_open(inode, file);
 
-uncharge:
-	stplr_user_uncharge(open->user, sizeof(*open));
 put_user:
-	stplr_user_put(open->user);
+	stplr_user_put_charged(open->user, sizeof(*open));
 free:
 	kfree(open);
 	return err;
-}
-
-static int node_flush(struct file *file, fl_owner_t owner)
-{
-	stplr_unpark_file(file, owner);
-	return 0;
 }
 
 static int node_release(struct inode *inode, struct file *file)
@@ -97,8 +86,7 @@ static int node_release(struct inode *inode, struct file *file)
 	stplr_mailbox_release_all(open);
 	stplr_log(STPLR_DEBUG_OWNERS, "node %d: closed\n", open->minor);
 	put_pid(open->tgid);
-	stplr_user_uncharge(open->user, sizeof(*open));
-	stplr_user_put(open->user);
+	stplr_user_put_charged(open->user, sizeof(*open));
 	kfree(open);
 	return 0;
 }
@@ -144,7 +132,7 @@ static long node_ioctl(struct file *file, unsigned int command, unsigned long ar
 static const struct file_operations node_operations = {
 	.owner = THIS_MODULE,
 	.open = node_open,
-	.flush = node_flush,
+	.flush = stplr_unpark_file,
 	.release = node_release,
 	.unlocked_ioctl = node_ioctl,
 	.llseek = noop_llseek,

@@ -223,7 +223,6 @@ static int put_sender(struct stplr_msg_receive __user *user, struct stplr_messag
 static int receive_once(struct stplr_mailbox *mailbox, const struct stplr_msg_receive *arguments,
 			struct stplr_msg_receive __user *user, struct stplr_buffers *buffers)
 {
-	struct stplr_waker waker;
 	struct stplr_message *message;
 	struct stplr_item *item;
 	int err, peer_error;
@@ -241,8 +240,7 @@ static int receive_once(struct stplr_mailbox *mailbox, const struct stplr_msg_re
 		if (peer_error != STPLR_REFAULT)
 			stplr_log(STPLR_DEBUG_ERRORS, "handle %016llx: nothing from %d: error %d\n",
 				  mailbox->uuid, pid_nr(message->tid), peer_error);
-		stplr_call_finish(&message->call, peer_error, &waker);
-		stplr_waker_run(&waker, true);
+		stplr_call_finish(&message->call, peer_error, true);
 		return -EAGAIN;
 	}
 	if (!err)
@@ -258,12 +256,10 @@ static int receive_once(struct stplr_mailbox *mailbox, const struct stplr_msg_re
 	trace_stplr_receive(mailbox->port.number, pid_nr(message->tid), message->send.total);
 	stplr_log(STPLR_DEBUG_CALLS, "handle %016llx: received from %d\n", mailbox->uuid,
 		  pid_nr(message->tid));
-	if (message->call.wants_reply) {
+	if (message->call.wants_reply)
 		here = stplr_call_keep(&message->call, 0, mailbox, task_pid_nr(current));
-	} else {
-		here = stplr_call_finish(&message->call, 0, &waker);
-		stplr_waker_run(&waker, false);
-	}
+	else
+		here = stplr_call_finish(&message->call, 0, false);
 	if (here)
 		return 0;
 	/* What is received next has all the room, be it by a call that is restarted and reads it anew. */
@@ -340,7 +336,6 @@ long stplr_mailbox_reply(struct stplr_open *open, void __user *argument)
 {
 	struct stplr_msg_reply arguments;
 	struct stplr_buffers buffers;
-	struct stplr_waker waker;
 	struct stplr_mailbox *mailbox;
 	struct stplr_message *message;
 	struct stplr_call *call;
@@ -366,10 +361,9 @@ long stplr_mailbox_reply(struct stplr_open *open, void __user *argument)
 	stplr_count(STPLR_COUNT_REPLIES);
 	trace_stplr_reply(mailbox->port.number, pid_nr(message->tid), peer_error,
 			  message->reply_end);
-	if (!stplr_call_finish(call, peer_error, &waker))
-		err = -ENODEV;
 	/* A server's next step is to receive. */
-	stplr_waker_run(&waker, true);
+	if (!stplr_call_finish(call, peer_error, true))
+		err = -ENODEV;
 	(void)put_counts(&arguments.rmsgs, &buffers, true);
 put_buffers:
 	stplr_buffers_put(&buffers);

@@ -24,15 +24,6 @@ static DEFINE_SPINLOCK(mailboxes_lock);
 static DEFINE_HASHTABLE(mailboxes, 10); /* by thread */
 static DEFINE_HASHTABLE(uuids, 10);
 
-static void not_polled(struct stplr_port *port)
-{
-}
-
-static struct stplr_item *no_unblock(struct stplr_call *call)
-{
-	return NULL;
-}
-
 static void no_pulse(struct stplr_item *item)
 {
 	WARN_ON_ONCE(1);
@@ -40,8 +31,6 @@ static void no_pulse(struct stplr_item *item)
 
 static const struct stplr_port_ops mailbox_ops = {
 	.free_call = stplr_message_free,
-	.readable = not_polled,
-	.unblock = no_unblock,
 	.drop_pulse = no_pulse,
 	.passes = stplr_interruption_passes,
 	.bring = stplr_bring,
@@ -62,8 +51,7 @@ void stplr_mailbox_drop(struct stplr_mailbox *mailbox)
 	stplr_hide(&mailbox->shown);
 	stplr_message_drop(mailbox->spare);
 	put_task_struct(mailbox->task);
-	stplr_user_uncharge(mailbox->user, sizeof(*mailbox));
-	stplr_user_put(mailbox->user);
+	stplr_user_put_charged(mailbox->user, sizeof(*mailbox));
 	kfree_rcu(mailbox, rcu);
 }
 
@@ -182,7 +170,7 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 {
 	struct stplr_handle handle;
 	struct stplr_mailbox *mailbox, *twin;
-	int err = -ENOMEM;
+	int err;
 
 	if (open->tgid != task_tgid(current))
 		return -EBADR;
@@ -197,17 +185,14 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 	mailbox = kzalloc(sizeof(*mailbox), GFP_KERNEL_ACCOUNT);
 	if (!mailbox)
 		return -ENOMEM;
-	mailbox->user = stplr_user_get_like(open->user);
-	if (!mailbox->user)
-		goto free;
-	err = stplr_user_charge(mailbox->user, sizeof(*mailbox));
+	err = stplr_user_get_charged(&mailbox->user, open->user, sizeof(*mailbox));
 	if (err)
-		goto put_user;
+		goto free;
 	mailbox->uuid = get_random_u64();
 	handle.uuid = mailbox->uuid;
 	err = -EFAULT;
 	if (copy_to_user(argument, &handle, sizeof(handle)))
-		goto uncharge;
+		goto put_user;
 	stplr_port_init(&mailbox->port, &mailbox_ops, mailbox->uuid, 0);
 	mailbox->task = get_task_struct(current);
 	mailbox->open = open;
@@ -226,10 +211,8 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 		  task_pid_nr(current));
 	return 0;
 
-uncharge:
-	stplr_user_uncharge(mailbox->user, sizeof(*mailbox));
 put_user:
-	stplr_user_put(mailbox->user);
+	stplr_user_put_charged(mailbox->user, sizeof(*mailbox));
 free:
 	kfree(mailbox);
 	return err;

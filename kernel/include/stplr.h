@@ -83,8 +83,8 @@ struct stplr_channel_create {
 	__u32 mode; /* who may connect by name: the write bits of chmod(2); no name: 0 */
 	char name[STPLR_NAME_MAX]; /* ends in 0; empty for none */
 	/*
-	 * How many microseconds at most threads look for what they wait for here before they sleep, at
-	 * most the module's spin_us_max; 0: what the module's spin_us says.
+	 * How many microseconds at most threads that wait here spin before they sleep, at most the
+	 * module's spin_us_max; 0: what the module's spin_us says.
 	 */
 	__u32 spin_us;
 	__u32 reserved;

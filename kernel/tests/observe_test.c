@@ -287,7 +287,7 @@ static void tracepoints_tell_of_each_step(void)
 }
 
 /*
- * How many waits of so many round trips end before the thread sleeps, with what all channels may look
+ * How many waits of so many round trips end before the thread sleeps, with what all channels may spin
  * for, and what this one asks for.
  */
 static long spins_of(int round_trips, int client_processor, const char *all, __u32 asked)
@@ -314,17 +314,17 @@ static long spins_of(int round_trips, int client_processor, const char *all, __u
 	return counter("spins") - before;
 }
 
-static void threads_look_before_they_sleep(void)
+static void threads_spin_before_they_sleep(void)
 {
 	enum { round_trips = 500 };
 
 	/* Such waits get shorter with practice, but an emulated machine is slow and interrupted. */
 	CHECK(spins_of(round_trips, 1, "1000", 0) > 0);
 	CHECK(spins_of(round_trips, 1, "0", 200) > 0);
-	/* Unless somebody asks for it, nobody looks. */
+	/* Unless somebody asks for it, nobody spins. */
 	CHECK(spins_of(round_trips, 1, "0", 0) == 0);
 	/*
-	 * Whoever looks on the only processor there is keeps the other from it. Some may look while
+	 * Whoever spins on the only processor there is keeps the other from it. Some may spin while
 	 * the other starts up.
 	 */
 	CHECK(spins_of(round_trips, 0, "1000", 0) < round_trips / 10);
@@ -509,7 +509,7 @@ static const struct test tests[] = {
 	{ "handles are listed, too", handles_are_listed_too },
 	{ "a crowd is listed whole", a_crowd_is_listed_whole },
 	{ "what happens is counted", what_happens_is_counted },
-	{ "threads on different processors look before they sleep", threads_look_before_they_sleep },
+	{ "threads on different processors spin before they sleep", threads_spin_before_they_sleep },
 	{ "nobody is asked for what is not mapped", nobody_is_asked_for_what_is_not_mapped },
 	{ "memory of files is not reached into", memory_of_files_is_not_reached_into },
 	{ "what users hold is listed", what_users_hold_is_listed },

@@ -11,13 +11,13 @@ _Thread_local struct task_struct *current;
 
 unsigned int stplr_spin_us, stplr_spin_us_max;
 
-void stplr_patience_init(struct stplr_patience *patience, u32 most_us)
+void stplr_spin_init(struct stplr_spin *spin, u32 most_us)
 {
-	patience->ns = 0;
-	patience->most_us = most_us;
+	spin->ns = 0;
+	spin->most_us = most_us;
 }
 
-/* A deadline is a number of turns of half a millisecond here. Nobody looks before it sleeps. */
+/* A deadline is a number of turns of half a millisecond here. Nobody spins. */
 int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline)
 {
 	struct task_struct *task = waiter->task;

@@ -128,7 +128,7 @@ static void die(const char *what)
 
 static void left(struct stplr_call *call)
 {
-	if (call->state != STPLR_CALL_OWED || !call->taker)
+	if (call->state != STPLR_CALL_OWED || !call->replier)
 		die("a sender that leaves what nobody has");
 	saw(TOLD_OF_LEAVE);
 }
@@ -277,12 +277,9 @@ static void write_answer(struct stplr_call *call)
 
 static void answer(struct stplr_call *call)
 {
-	struct stplr_waker waker;
-
 	write_answer(call);
-	if (!stplr_call_finish(call, GIVEN, &waker))
+	if (!stplr_call_finish(call, GIVEN, true))
 		saw(LEFT_BEHIND);
-	stplr_waker_run(&waker, true);
 }
 
 /* What was sent, or 0 if its sender has left, or is away. */
@@ -300,9 +297,9 @@ static int look_at(struct stplr_call *call)
 }
 
 /* As another thread does that reads while this one answers. Its client need not wait for that. */
-static void answer_while_read(struct stplr_call *call, u64 id, const void *taker)
+static void answer_while_read(struct stplr_call *call, u64 id, const void *replier)
 {
-	struct stplr_call *claimed = stplr_port_claim(&port, id, taker);
+	struct stplr_call *claimed = stplr_port_claim(&port, id, replier);
 
 	if (claimed)
 		answer(claimed);
@@ -344,7 +341,7 @@ static void read_of_another(void)
 }
 
 /* What a server does with a call that it has received. Returns a call that is left to be answered. */
-static struct stplr_call *serve(struct stplr_call *call, const void *taker, unsigned int *seed)
+static struct stplr_call *serve(struct stplr_call *call, const void *replier, unsigned int *seed)
 {
 	u64 id = call->id;
 	int sent = look_at(call), again;
@@ -360,13 +357,13 @@ static struct stplr_call *serve(struct stplr_call *call, const void *taker, unsi
 		answer(call);
 		return NULL;
 	}
-	saw(stplr_call_keep(call, 0, taker, 1) ? KEPT : KEPT_TOO_LATE);
+	saw(stplr_call_keep(call, 0, replier, 1) ? KEPT : KEPT_TOO_LATE);
 	if (stplr_port_claim(&port, id, &port) || stplr_port_borrow(&port, id, &port, true))
 		die("a call that is somebody else's to answer");
 	atomic_store(&kept_id, id);
-	atomic_store(&kept_by, taker);
+	atomic_store(&kept_by, replier);
 	if (dice(seed, 3) == 0) {
-		call = stplr_port_borrow(&port, id, taker, true);
+		call = stplr_port_borrow(&port, id, replier, true);
 		if (call) {
 			ask(call);
 			again = look_at(call);
@@ -374,22 +371,22 @@ static struct stplr_call *serve(struct stplr_call *call, const void *taker, unsi
 				die("a message that changed");
 			saw(READ);
 			if (dice(seed, 3) == 0)
-				answer_while_read(call, id, taker);
+				answer_while_read(call, id, replier);
 			stplr_call_return(call, true);
 		}
 	}
 	if (dice(seed, 10) == 0) {
-		stplr_port_disown(&port, taker, -ECONNRESET);
+		stplr_port_disown(&port, replier, -ECONNRESET);
 		return NULL;
 	}
 	/* Some let their clients wait, until the next disowning or the end. */
 	if (dice(seed, 10) == 0)
 		return NULL;
-	call = stplr_port_claim(&port, id, taker);
+	call = stplr_port_claim(&port, id, replier);
 	if (call && dice(seed, 5) == 0) {
 		saw(UNCLAIMED);
 		stplr_call_unclaim(call);
-		call = stplr_port_claim(&port, id, taker);
+		call = stplr_port_claim(&port, id, replier);
 	}
 	saw(call ? CLAIMED : CLAIM_MISSED);
 	return call;
@@ -399,14 +396,16 @@ static struct stplr_call *serve(struct stplr_call *call, const void *taker, unsi
 static int answer_and_take(struct stplr_call *call, ktime_t deadline, struct stplr_item **item,
 			   unsigned int *seed)
 {
+	struct stplr_answer given = { NULL, GIVEN };
+
 	if (call && dice(seed, 2)) {
 		saw(ANSWERED_AND_TAKEN);
 		write_answer(call);
-		return stplr_call_finish_and_take(call, GIVEN, deadline, item);
-	}
-	if (call)
+		given.call = call;
+	} else if (call) {
 		answer(call);
-	return stplr_port_take(&port, deadline, item);
+	}
+	return stplr_port_answer_and_take(&port, &given, deadline, item);
 }
 
 static void *server(void *argument)

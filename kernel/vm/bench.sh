@@ -5,7 +5,7 @@
 # 64 bytes where every instruction takes a nanosecond, whatever else the host does: there a
 # microsecond is a thousand instructions. Usage: bench.sh [SERIES...]    (default: 6.1 6.12)
 # BENCH_APPEND=ROUNDTRIP_SIZE=64 measures only that size, and ROUNDTRIP_SPIN says for how many microseconds
-# those threads look that do before they sleep.
+# those threads spin that do before they sleep.
 # Times mean nothing by themselves there; ratios within one guest do. Fails if a benchmark did.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")

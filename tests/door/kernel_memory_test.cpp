@@ -38,9 +38,11 @@ int ioctl_with_victim(int fd, unsigned long command, void* argument) {
   if (stopper == ::gettid()) {
     if (reads) result_of_read = error;
     if (is(command, STPLR_DOOR_RETURN)) {
-      EXPECT_EQ(::kill(victim_now(), SIGCONT), 0);
-      choose_victim(0);
+      // Once it goes on it may end, and the test choose the next, before this thread runs again.
+      const pid_t stopped = victim_now();
       stopper = 0;
+      choose_victim(0);
+      EXPECT_EQ(::kill(stopped, SIGCONT), 0);
     }
   }
   errno = error;
