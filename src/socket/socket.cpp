@@ -373,7 +373,9 @@ Packet take_packet(int packet_socket) {
 
 Packet take_strangers_packet(int packet_socket, const Next& next, std::size_t most) {
   Packet packet;
-  if (!next.descriptors) {
+  if (next.kind != Packet::Kind::garbage) {
+    packet.kind = next.kind;
+  } else if (!next.descriptors) {
     receive_packet_of_ours(packet_socket, packet, 0);
   } else if (next.claimed > most) {
     packet.kind = Packet::Kind::garbage;
@@ -404,9 +406,17 @@ Next look_at_next(int packet_socket, bool tells_sender) noexcept {
   msghdr& message = ancillary.message(std::span(&piece, 1));
   Next next;
   // Not recvmsg(2), which the C library makes a point of cancellation.
-  if (::syscall(SYS_recvmsg, packet_socket, &message, MSG_PEEK | MSG_CMSG_CLOEXEC | MSG_DONTWAIT) <
-      0)
+  long count = 0;
+  do
+    count =
+        ::syscall(SYS_recvmsg, packet_socket, &message, MSG_PEEK | MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  while (count < 0 && errno == EINTR);
+  if (count < 0) {
+    // A reset is told once.
+    if (errno != EAGAIN) next.kind = Packet::Kind::closed;
     return next;
+  }
+  next.kind = Packet::Kind::garbage;
   ReceivedFds none;
   std::optional<Credentials> sender;
   (void)ancillary.collect(none, sender);

@@ -23,9 +23,10 @@ inline constexpr std::size_t kUnaskedDescriptors = 8;
 
 // What the next packet is like; nothing is taken, and no descriptor is made.
 struct Next {
-  std::optional<uid_t> sender;  // not known: there is none, or the other side has closed
-  bool descriptors = false;     // whether it brings any
-  std::size_t claimed = 0;      // how many it says, if it is a packet of ours
+  Packet::Kind kind = Packet::Kind::nothing;  // garbage: there is one; closed
+  std::optional<uid_t> sender;                // where it is known
+  bool descriptors = false;                   // whether it brings any
+  std::size_t claimed = 0;                    // how many it says, if it is a packet of ours
 };
 // `tells_sender`: SO_PASSCRED is set.
 Next look_at_next(int packet_socket, bool tells_sender = true) noexcept;
