@@ -124,13 +124,13 @@ struct Batch {
   Stage stage_ = Stage::begun;
 };
 
-// Whether somebody is asked when a copy of it is closed, as FUSE's servers are. That is so of files
-// alone, and nobody is asked for this either. Where it cannot be told, yes.
+// Whether somebody may be asked when a copy of it is closed, as FUSE's servers are: of a file that
+// is on no block device. Nobody is asked for this. Where it cannot be told, yes.
 bool asks_when_closed(unsigned fd) noexcept {
   struct statx status {};
   constexpr int kQuietly = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
   if (::syscall(SYS_statx, fd, "", kQuietly, STATX_TYPE, &status) != 0) return errno != EBADF;
-  return S_ISREG(status.stx_mode) || S_ISDIR(status.stx_mode);
+  return (S_ISREG(status.stx_mode) || S_ISDIR(status.stx_mode)) && status.stx_dev_major == 0;
 }
 
 // A table of the calling thread's own, with nothing in it. Who waits for the end of one of the
