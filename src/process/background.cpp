@@ -19,6 +19,7 @@
 #include "farcall/error.hpp"
 #include "process/exit_close.hpp"
 #include "process/per_process.hpp"
+#include "wait/held_signals.hpp"
 
 namespace farcall::process {
 namespace {
@@ -63,6 +64,7 @@ class Pool {
  public:
   // False: there is no thread, and nothing has been taken.
   bool add(uid_t user, Task& task) {
+    const HeldSignals quiet;  // telling a thread takes a lock as well
     bool asleep = false;
     {
       const std::lock_guard guard(lock_);
@@ -82,7 +84,7 @@ class Pool {
   // all others together there may be no more than of eight, so the more there are, the less is each
   // one's.
   bool behind(uid_t user) {
-    const std::lock_guard guard(lock_);
+    const QuietGuard guard(lock_);
     const auto his = users_.find(user);
     if (his == users_.end()) return false;
     const std::size_t share = std::max<std::size_t>(8 * kMostWaiting / users_.size(), 1);
@@ -90,7 +92,7 @@ class Pool {
   }
   // Changes when something of a user has been closed or done; nullopt: no thread has come to it.
   std::optional<std::size_t> progress(uid_t user) {
-    const std::lock_guard guard(lock_);
+    const QuietGuard guard(lock_);
     const auto his = users_.find(user);
     if (his == users_.end()) return 0;
     if (his->second.running == 0) return std::nullopt;
@@ -98,7 +100,7 @@ class Pool {
   }
   // Of the descriptors that wait or are being closed.
   std::size_t uncharged(uid_t user) {
-    const std::lock_guard guard(lock_);
+    const QuietGuard guard(lock_);
     const auto his = users_.find(user);
     return his == users_.end() ? 0 : his->second.uncharged;
   }
@@ -203,7 +205,9 @@ class Pool {
   static constexpr auto kPause = std::chrono::milliseconds(1);
   static constexpr int kPauses = 8;
 
-  std::mutex lock_;  // protects what follows
+  // Protects what follows. Taken without signals: a handler that opens a file or looks at one asks
+  // whether its owner is behind, and may have interrupted who asks or brings something.
+  std::mutex lock_;
   std::condition_variable changed_;
   std::map<uid_t, User> users_;  // of whom something waits or runs
   uid_t last_ = 0;

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/exit_close.hpp"
 
+#include <fcntl.h>
 #include <linux/close_range.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -80,6 +83,7 @@ class Message {
 
 // A table of its own has the lowest numbers in it at first, as the kernel copies 64 at a time. To
 // close such a copy takes as long as its file likes, which may be a peer's.
+constexpr unsigned kCopied = 64;
 constexpr auto kLongestBeginning = std::chrono::seconds(1);
 constexpr int kMostBeginning = 4;
 struct Beginning {
@@ -120,14 +124,45 @@ struct Batch {
   Stage stage_ = Stage::begun;
 };
 
+// Whether somebody may be asked when a copy of it is closed, as FUSE's servers are: of a file that
+// is on no block device. Nobody is asked for this. Where it cannot be told, yes.
+bool asks_when_closed(unsigned fd) noexcept {
+  struct statx status {};
+  constexpr int kQuietly = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
+  if (::syscall(SYS_statx, fd, "", kQuietly, STATX_TYPE, &status) != 0) return errno != EBADF;
+  return (S_ISREG(status.stx_mode) || S_ISDIR(status.stx_mode)) && status.stx_dev_major == 0;
+}
+
+// A table of the calling thread's own, with nothing in it. Who waits for the end of one of the
+// program's pipes, or for a lock, waits for the copy as well: peers' files, which may be long in
+// closing, come last, and of each those last that may be. (POSIX locks are the other table's.)
+bool leave_table() noexcept {
+  std::array<bool, kCopied> of_peer{};
+  std::array<bool, kCopied> closed{};
+  const auto look = [&of_peer] {
+    for (unsigned fd = 0; fd < kCopied; ++fd)
+      if (is_of_peer(static_cast<int>(fd))) of_peer[fd] = true;
+  };
+  look();  // they may be closed meanwhile
+  if (::syscall(SYS_close_range, kCopied, ~0U, CLOSE_RANGE_UNSHARE) != 0) return false;
+  for (const bool peers : {false, true}) {
+    for (const bool asking : {false, true}) {
+      look();  // some may have come just before
+      for (unsigned fd = 0; fd < kCopied; ++fd) {
+        if (closed[fd] || (!peers && of_peer[fd]) || (!asking && asks_when_closed(fd))) continue;
+        ::syscall(SYS_close, fd);
+        closed[fd] = true;
+      }
+    }
+  }
+  return true;
+}
+
 // On a thread that ends afterwards, and with it what it has taken.
 void take_and_end(Batch& batch) {
-  // A table of its own, with nothing in it.
-  constexpr unsigned kFirst = 3;
-  const bool alone = ::syscall(SYS_close_range, kFirst, ~0U, CLOSE_RANGE_UNSHARE) == 0;
+  const bool alone = leave_table();
   beginning().fetch_sub(1, std::memory_order_relaxed);
   if (!alone) return batch.reach(Stage::refused);
-  ::syscall(SYS_close_range, 0U, kFirst - 1, 0U);
   // Connected before it has a name: nobody else can send to it.
   const int inbox = datagram_socket();
   if (inbox < 0 || ::connect(inbox, batch.sender.get(), batch.sender.size) != 0 ||

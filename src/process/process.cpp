@@ -338,6 +338,10 @@ bool is_marked(int fd) noexcept {
 
 bool is_kept(int fd) noexcept { return is_marked(fd) && is_what_was_marked(fd); }
 
+bool is_of_peer(int fd) noexcept {
+  return is_marked(fd) && fd < kMostKnown && inodes[fd].load(std::memory_order_relaxed) == 0;
+}
+
 bool is_lost(int fd) noexcept { return fd >= 0 && fd < kMostMarked && !is_kept(fd); }
 
 void give_up_number(int fd) noexcept {

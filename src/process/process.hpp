@@ -99,6 +99,9 @@ bool is_private(int fd) noexcept;
 bool is_kept(int fd) noexcept;
 // Whether the number was that of a private descriptor that has not been closed here.
 bool is_marked(int fd) noexcept;
+// Whether a private descriptor has the number, and a file that a peer has sent; where that cannot
+// be told, too. Not known of the highest numbers.
+bool is_of_peer(int fd) noexcept;
 // Whether the number, which a private descriptor has, is the program's by now: it has put a file of
 // its own there. Not known of the highest numbers.
 bool is_lost(int fd) noexcept;
