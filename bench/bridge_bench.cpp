@@ -241,7 +241,7 @@ int main(int argc, char** argv) {
     return std::make_unique<ByChannel>(here, size);
   };
   const Bare bare(nats.url());
-  farcall::test::eventually([&] { return bare.call("x"); });
+  farcall::test::comes_true([&] { return bare.call("x"); });
   for (const unsigned count : numbers(clients))
     for (const unsigned size : numbers(sizes))
       compare(bare, make_client, size, count, seconds, only);

@@ -119,15 +119,15 @@ Program::~Program() {
 
 void Program::kill(int signal) const { tell(pid_, signal); }
 
-int Program::wait(double seconds) {
-  eventually(
+int Program::wait(std::chrono::seconds time) {
+  comes_true(
       [this] {
         int status = 0;
         if (status_ < 0 && ::waitpid(pid_, &status, WNOHANG) == pid_)
           status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
         return status_ >= 0;
       },
-      seconds);
+      time);
   return status_;
 }
 
@@ -162,8 +162,8 @@ bool Nats::try_to_start() {
   const auto is_ready = [this] {
     return program_->said().find("Server is ready") != std::string::npos;
   };
-  eventually([&] { return is_ready() || program_->wait(0) >= 0; });
-  if (is_ready() && program_->wait(0) < 0) return true;
+  comes_true([&] { return is_ready() || program_->wait(0s) >= 0; });
+  if (is_ready() && program_->wait(0s) < 0) return true;
   const std::string said = program_->said();
   // One that has not come to say anything may do so another time.
   if (said.empty() || said.find("address already in use") != std::string::npos) return false;
@@ -175,7 +175,7 @@ void Nats::start() {
     if (try_to_start()) return;
     nap(100);
   }
-  throw std::runtime_error("nats-server (status " + std::to_string(program_->wait(0)) +
+  throw std::runtime_error("nats-server (status " + std::to_string(program_->wait(0s)) +
                            "): " + program_->said());
 }
 
@@ -184,8 +184,8 @@ std::unique_ptr<Program> start_bridge(const Scratch& scratch, const std::string&
   std::vector<std::string> words{FARCALL_COMMAND, "bridge", "--status-name", name};
   words.insert(words.end(), options.begin(), options.end());
   auto program = std::make_unique<Program>(words, scratch.file(name + ".log"), on);
-  eventually([&] {
-    return program->said().find(" served") != std::string::npos || program->wait(0) >= 0;
+  comes_true([&] {
+    return program->said().find(" served") != std::string::npos || program->wait(0s) >= 0;
   });
   return program;
 }
@@ -336,7 +336,7 @@ Service::Service(const std::string& path, const std::string& channel, const Mach
     run(path, channel);
     ::_exit(1);
   }
-  if (!eventually([this] { return seen_->ready != 0; }))
+  if (!comes_true([this] { return seen_->ready != 0; }))
     throw std::runtime_error("the service does not start");
 }
 

@@ -13,11 +13,15 @@
 #include <utility>
 #include <vector>
 
+#include "harness/eventually.hpp"
+
 namespace farcall::test {
 
-// Polls; whether it became so within so many seconds.
+// A bridge comes back after seconds.
 template <class Condition>
-bool eventually(const Condition& condition, double seconds = 20);
+bool comes_true(Condition condition, std::chrono::seconds time = 20s) {
+  return eventually(condition, time);
+}
 void nap(int milliseconds);
 
 class Scratch {
@@ -45,8 +49,8 @@ class Program {
   ~Program();
   // With SIGSTOP it returns when nothing of it runs any more.
   void kill(int signal) const;
-  // The exit status, or 128 + the signal; -1: it still runs after so many seconds.
-  int wait(double seconds = 20);
+  // The exit status, or 128 + the signal; -1: it still runs after that time.
+  int wait(std::chrono::seconds time = 20s);
   [[nodiscard]] std::string said() const;
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
 
@@ -157,14 +161,5 @@ class DoorClient {
 std::string call_door(const std::string& path, const std::string& request);
 // Sends to a channel. The reply behind its status and a space, or "!" and the name of the errno.
 std::string send_to(const std::string& channel, const std::string& request, double timeout_s = 0);
-
-template <class Condition>
-bool eventually(const Condition& condition, double seconds) {
-  for (int i = 0; i < static_cast<int>(seconds * 100); ++i) {
-    if (condition()) return true;
-    nap(10);
-  }
-  return condition();
-}
 
 }  // namespace farcall::test

@@ -68,7 +68,7 @@ TEST(BridgeThrift, WorksOverAnImportedName) {
   const auto importer =
       start_bridge(scratch, channel + "-i",
                    {"--nats", nats.url(), "--import", "t.v1=channel:" + channel + "-far"});
-  EXPECT_TRUE(eventually([&] {
+  EXPECT_TRUE(comes_true([&] {
     return bridge_status(channel + "-x").find("\"local_server\":true") != std::string::npos;
   }));
   auto transport = std::make_shared<thrift::TFarcallTransport>(channel + "-far");

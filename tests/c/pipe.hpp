@@ -18,20 +18,13 @@
 #include <utility>
 #include <vector>
 
-#include "door/child.hpp"
 #include "farcall/farcall.h"
+#include "harness/child.hpp"
 
 namespace farcall::c::test {
 
 using namespace std::chrono_literals;
-using door::test::Child;
-using door::test::Event;
-using door::test::eventually;
-using door::test::in_child;
-using door::test::kGlance;
-using door::test::kSlow;
-using door::test::now_ns;
-using door::test::Shared;
+using namespace farcall::test;
 
 // Longer than anything that must happen takes; then the watchdog has ended the test.
 inline constexpr std::int64_t kLong = 60'000'000'000;
@@ -130,7 +123,7 @@ inline long descriptors() {
 }
 // None where a sanitizer has its own, whenever it likes.
 inline long mappings() {
-  if (door::test::kSlow > 1) return 0;
+  if (kSlow > 1) return 0;
   std::ifstream maps("/proc/self/maps");
   return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
 }

@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "c/pipe.hpp"
-#include "door/lingering.hpp"
 #include "farcall/ring.hpp"
 #include "farcall/socket.hpp"
+#include "harness/lingering.hpp"
 
 namespace farcall::c::test {
 namespace {
@@ -248,7 +248,7 @@ TEST_F(CPipeHostile, WhatTheOtherEndSendsBesideTheMessagesHoldsUpNobody) {
   const Descriptors theirs = descriptors_of(pipe_.other);
   const auto leave_what_lingers = [&] {
     for (const int lifeline : {theirs[1], theirs[3]}) {
-      const UniqueFd slow = door::test::lingering(20);
+      const UniqueFd slow = lingering(20);
       send_fd_message(lifeline, {}, std::array{slow.get()});
     }
   };

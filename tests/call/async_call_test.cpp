@@ -15,17 +15,10 @@
 
 #include "call/raw.hpp"
 #include "call/server.hpp"
-#include "door/child.hpp"
+#include "harness/child.hpp"
 
 namespace farcall::call::test {
 namespace {
-
-using door::test::in_child;
-using farcall::test::ask;
-using farcall::test::before_long;
-using farcall::test::bytes_of;
-using farcall::test::failure_of;
-using farcall::test::Server;
 
 // For as long as it lives, this process may not have so much of that.
 class Lowered {
@@ -119,17 +112,17 @@ TEST(AsyncCall, LeavesWhatWasSentOneWayToBeTaken) {
   Incoming incoming;
   ASSERT_EQ(thread.receive(incoming, before_long()), Outcome::ok);
   EXPECT_FALSE(incoming.wants_reply());
-  EXPECT_EQ(farcall::test::text_of(incoming.data()), "first");
+  EXPECT_EQ(text_of(incoming.data()), "first");
   std::vector<std::byte> buffer(20);
   CallResults results;
   results.buffer = buffer;
   std::jthread caller(
       [&] { EXPECT_EQ(call.take(results, before_long(), SignalCount::now()), Outcome::ok); });
   EXPECT_EQ(thread.receive(incoming, before_long()), Outcome::ok);
-  EXPECT_EQ(farcall::test::text_of(incoming.data()), "second");
+  EXPECT_EQ(text_of(incoming.data()), "second");
   EXPECT_EQ(thread.reply(incoming, bytes_of("done")), Outcome::ok);
   caller.join();
-  EXPECT_EQ(farcall::test::text_of(results.data), "done");
+  EXPECT_EQ(text_of(results.data), "done");
 }
 
 TEST(AsyncCall, IsPolledForTheServersAnswerAndThenForTheReply) {
@@ -184,8 +177,7 @@ TEST(AsyncCall, IsNotSentWhereItIsNotAdmitted) {
 }
 
 TEST(AsyncCall, ThatIsRefusedWasDispatchedAndLeavesItsSession) {
-  if (door::test::kAddressSanitizer)
-    GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
+  if (kAddressSanitizer) GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
   Server server([](ServerThread&, Incoming& incoming) { incoming.refuse(EDOM); });
   Client client(server.port.descriptor());
   CallResults results;

@@ -24,15 +24,6 @@
 namespace farcall::call::test {
 namespace {
 
-using door::test::become;
-using door::test::in_child;
-using door::test::kNobody;
-using farcall::test::ask;
-using farcall::test::before_long;
-using farcall::test::bytes_of;
-using farcall::test::failure_of;
-using farcall::test::Server;
-
 // The number may stand for something else by the time that a session is opened there.
 TEST(Client, SendsNothingToAnotherSocketThanItsPorts) {
   Server server;
@@ -88,7 +79,7 @@ TEST(Client, AsksAnewAfterAChangeOfIds) {
 
 // Short calls and long ones: those that take a session at hand, and those that look for one.
 TEST(Client, AnIdleSessionOfAnotherUserIsNotUsed) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   Server server([](ServerThread& thread, Incoming& incoming) {
     const uid_t user = incoming.caller().uid;
     thread.reply(incoming, std::as_bytes(std::span(&user, 1)));
@@ -116,7 +107,7 @@ TEST(Client, AnIdleSessionOfAnotherUserIsNotUsed) {
 TEST(Client, ASessionInUseClosesWhereTheClientRetiresMeanwhile) {
   std::optional<Client> client;
   Server server([&](ServerThread& thread, Incoming& incoming) {
-    if (farcall::test::text_of(incoming.data()) == "retire") client->retire();
+    if (text_of(incoming.data()) == "retire") client->retire();
     thread.reply(incoming, {});
   });
   client.emplace(server.port.descriptor());
@@ -147,7 +138,7 @@ TEST(Client, AllIdleSessionsCloseWhereItRetires) {
 
 // The kernel says of each id that it is the client's, also where it differs alone.
 TEST(Client, SaysAllOfItsIds) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   Server server([](ServerThread& thread, Incoming& incoming) {
     const CallerIdentity& who = *incoming.identity();
     const std::array ids{who.real_uid, who.effective.uid, who.saved_uid,
@@ -233,7 +224,7 @@ TEST(SessionAnswer, ThatNeverComesIsAWantOfRoom) {
 }
 
 TEST(SessionAnswer, IsARefusalWhereAPortHasAllThatItMayHave) {
-  Server server(farcall::test::echo, 1, WaitMode::adaptive, {.sessions = 2});
+  Server server(echo, 1, WaitMode::adaptive, {.sessions = 2});
   const int port = server.port.descriptor();
   CallResults results;
   Client first(port);
@@ -253,7 +244,7 @@ TEST(SessionAnswer, IsARefusalWhereAPortHasAllThatItMayHave) {
 }
 
 TEST(SessionAnswer, IsARefusalWhereAUserHasAllThatItMayHave) {
-  Server server(farcall::test::echo, 1, WaitMode::adaptive, {.sessions_per_user = 1});
+  Server server(echo, 1, WaitMode::adaptive, {.sessions_per_user = 1});
   for (int i = 0; i < 5; ++i) {
     ASSERT_TRUE(eventually([&] { return server.port.sessions() == 0; }));
     Client other(server.port.descriptor());
@@ -464,7 +455,7 @@ TEST(Request, IsMovedWithItsData) {
     kept.push_back(std::move(incoming));
   }
   for (std::size_t i = 0; i < kept.size(); ++i)
-    EXPECT_EQ(farcall::test::text_of(kept[i].data()), "number " + std::to_string(i));
+    EXPECT_EQ(text_of(kept[i].data()), "number " + std::to_string(i));
 }
 
 TEST(Request, ThatWantsNoReplyIsTakenOnlyWhereAPortSaysSo) {
@@ -504,12 +495,11 @@ TEST(Request, ThatIsNotTakenLeavesNothingOfWhatHasComeWithIt) {
               Outcome::ok);
     write_end.reset();
     pollfd end{.fd = read_end.get(), .events = POLLIN, .revents = 0};
-    EXPECT_EQ(::poll(&end, 1, static_cast<int>(door::test::kPatience.count())), 1);
+    EXPECT_EQ(::poll(&end, 1, static_cast<int>(kPatience.count())), 1);
     EXPECT_EQ(end.revents, POLLHUP);
     port.close();
   });
-  EXPECT_EQ(thread.receive(incoming, Deadline::after(2 * door::test::kPatience)),
-            Outcome::finished);
+  EXPECT_EQ(thread.receive(incoming, Deadline::after(2 * kPatience)), Outcome::finished);
   sender.join();
 }
 

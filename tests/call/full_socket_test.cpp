@@ -9,16 +9,10 @@
 
 #include "call/raw.hpp"
 #include "call/server.hpp"
-#include "door/lingering.hpp"
+#include "harness/lingering.hpp"
 
 namespace farcall::call::test {
 namespace {
-
-using door::test::in_child;
-using door::test::lingering;
-using farcall::test::ask;
-using farcall::test::failure_of;
-using farcall::test::Server;
 
 // Fills the socket at whose other end nobody reads.
 void fill(int socket) {

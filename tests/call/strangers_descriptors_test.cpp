@@ -17,17 +17,11 @@
 #include "call/raw.hpp"
 #include "call/server.hpp"
 #include "call/transfer.hpp"
-#include "door/lingering.hpp"
+#include "harness/lingering.hpp"
 #include "process/background.hpp"
 
 namespace farcall::call::test {
 namespace {
-
-using door::test::in_child;
-using door::test::lingering;
-using farcall::test::ask;
-using farcall::test::failure_of;
-using farcall::test::Server;
 
 // Keeps the threads busy that close what some users have sent.
 class NothingIsClosedOf {
@@ -57,11 +51,11 @@ class NothingIsClosedOf {
 struct DescriptorsOfStrangers : ::testing::Test {
   static constexpr std::size_t kTable = 1024;
   // Of no other test.
-  const uid_t kAnother = door::test::kNobody + 10'000;
+  const uid_t kAnother = kNobody + 10'000;
 
   void SetUp() override {
-    if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
-    if (door::test::kAddressSanitizer)
+    if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+    if (kAddressSanitizer)
       GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
     ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
     const rlimit usual{.rlim_cur = kTable, .rlim_max = before_.rlim_max};
@@ -78,7 +72,7 @@ struct DescriptorsOfStrangers : ::testing::Test {
 // Sends packets that are as large as may be, and mean nothing.
 void send_rubbish(uid_t user, std::span<const int> sockets, std::uint8_t purpose) {
   in_child([&] {
-    ASSERT_TRUE(door::test::become(user));
+    ASSERT_TRUE(become(user));
     const std::vector<int> many(kPacketDescriptors, STDERR_FILENO);
     for (const int socket : sockets) send_descriptors(socket, many, purpose);
   });
@@ -87,9 +81,9 @@ void send_rubbish(uid_t user, std::span<const int> sockets, std::uint8_t purpose
 TEST_F(DescriptorsOfStrangers, TakeNoMoreThanHalfOfTheTableAltogether) {
   Server server;
   const auto endpoint = server.port.open_endpoint({}, {});
-  const std::array<uid_t, 3> users{door::test::kNobody, door::test::kNobody + 1, kAnother};
+  const std::array<uid_t, 3> users{kNobody, kNobody + 1, kAnother};
   const UniqueFd for_all = endpoint->branch();
-  const std::size_t before = door::test::open_descriptors();
+  const std::size_t before = open_descriptors();
   {
     const NothingIsClosedOf held(users);
     std::vector<UniqueFd> ways_in;
@@ -98,18 +92,17 @@ TEST_F(DescriptorsOfStrangers, TakeNoMoreThanHalfOfTheTableAltogether) {
       const int way_in = ways_in.back().get();
       send_rubbish(user, std::array{way_in, way_in}, kPurposeSession);
     }
-    EXPECT_TRUE(
-        eventually([&] { return door::test::open_descriptors() >= before + kPacketDescriptors; }));
+    EXPECT_TRUE(eventually([&] { return open_descriptors() >= before + kPacketDescriptors; }));
     in_child([port = for_all.get(), user = kAnother + 1] {
-      ASSERT_TRUE(door::test::become(user));
+      ASSERT_TRUE(become(user));
       Client client(port);
       EXPECT_EQ(ask(client, "still"), "still");
     });
-    EXPECT_LE(door::test::open_descriptors(), before + kTable / 2);
+    EXPECT_LE(open_descriptors(), before + kTable / 2);
   }
   EXPECT_TRUE(eventually([&] {
     return endpoint->unsolicited().descriptors > kPacketDescriptors &&
-           door::test::open_descriptors() < before + 50;
+           open_descriptors() < before + 50;
   })) << "all is taken in the end";
 }
 
@@ -119,12 +112,12 @@ TEST_F(DescriptorsOfStrangers, ThatAreFewAreAllTakenByASmallTable) {
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &small), 0);
   small.rlim_cur = 256;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
-  Server server(farcall::test::echo, 4);
+  Server server(echo, 4);
   const int port = server.port.descriptor();
-  std::vector<std::unique_ptr<door::test::Child>> clients;
+  std::vector<std::unique_ptr<Child>> clients;
   for (uid_t i = 0; i < 4; ++i)
-    clients.push_back(std::make_unique<door::test::Child>([&] {
-      ASSERT_TRUE(door::test::become(door::test::kNobody + 2 * i));
+    clients.push_back(std::make_unique<Child>([&] {
+      ASSERT_TRUE(become(kNobody + 2 * i));
       Client client(port);
       const std::array two{STDERR_FILENO, STDERR_FILENO};
       for (int j = 0; j < 200; ++j) {

@@ -32,6 +32,8 @@ inline std::ostream& operator<<(std::ostream& out, const AnyMechanism& mechanism
 
 namespace farcall::channel::test {
 
+using namespace farcall::test;
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #else

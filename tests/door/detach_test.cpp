@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "door/attached.hpp"
-#include "door/usage.hpp"
+#include "harness/usage.hpp"
 
 namespace farcall::door::test {
 namespace {

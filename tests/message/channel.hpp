@@ -13,24 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include "door/child.hpp"
 #include "farcall/message.h"
+#include "harness/child.hpp"
 
 namespace farcall::message::test {
 
 using namespace std::chrono_literals;
-using door::test::Child;
-using door::test::Event;
-using door::test::eventually;
-using door::test::give_up_after;
-using door::test::in_child;
-using door::test::kCountsSignals;
-using door::test::kPatience;
-using door::test::kSlow;
-using door::test::now_ns;
-using door::test::over_module;
-using door::test::Shared;
-using door::test::stop_process;
+using namespace farcall::test;
 
 // A channel, and a connection to it, which children inherit.
 class Channel {

@@ -259,11 +259,11 @@ bool become_shown_as(uid_t number) {
 }
 
 TEST(MessageModule, ANameIsTheUsersWhoseNumberTheKernelKnows) {
-  const uid_t user = door::test::kNobody;
+  const uid_t user = kNobody;
   const Shared<Event> serves;
   const Shared<Event> done;
   Child namesake([&] {
-    ASSERT_TRUE(door::test::become(user));
+    ASSERT_TRUE(become(user));
     ASSERT_GT(farcall_name_attach("clock", 0, 0666), 0) << std::strerror(errno);
     serves->happens();
     ASSERT_TRUE(done->wait());

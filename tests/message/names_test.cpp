@@ -60,8 +60,8 @@ TEST(MessageNames, MayBeginWithTheirUsersNumber) {
 // As with files: of the three only the one that is about somebody counts.
 TEST(MessageNames, TheModeIsReadAsThatOfAFile) {
   const Credentials own{.pid = 1, .uid = ::geteuid(), .gid = ::getegid() + 1};
-  const Credentials group{.pid = 1, .uid = door::test::kNobody, .gid = ::getegid()};
-  const Credentials other{.pid = 1, .uid = door::test::kNobody, .gid = ::getegid() + 1};
+  const Credentials group{.pid = 1, .uid = kNobody, .gid = ::getegid()};
+  const Credentials other{.pid = 1, .uid = kNobody, .gid = ::getegid() + 1};
   const Credentials root{.pid = 1, .uid = 0, .gid = 0};
   EXPECT_TRUE(may_connect(root, {}, 0));
   if (::geteuid() != 0) {
@@ -76,9 +76,9 @@ TEST(MessageNames, TheModeIsReadAsThatOfAFile) {
 
 // Where a process does not know other groups, they all look alike, and like its own.
 TEST(MessageNames, WhoseGroupCannotBeKnownIsInNone) {
-  door::test::in_child([] {
+  in_child([] {
     if (::unshare(CLONE_NEWUSER) != 0) GTEST_SKIP() << "no user namespaces here";
-    const Credentials unknown{.pid = 1, .uid = door::test::kNobody, .gid = ::getegid()};
+    const Credentials unknown{.pid = 1, .uid = kNobody, .gid = ::getegid()};
     EXPECT_FALSE(may_connect(unknown, {}, 0020));
     EXPECT_TRUE(may_connect(unknown, {}, 0002));
   });

@@ -14,9 +14,9 @@
 #include <cstring>
 #include <thread>
 
-#include "door/child.hpp"
-#include "door/lingering.hpp"
 #include "farcall/error.hpp"
+#include "harness/child.hpp"
+#include "harness/lingering.hpp"
 #include "socket/doorbells.hpp"
 
 #ifndef SO_PASSPIDFD
@@ -27,9 +27,9 @@ namespace farcall {
 namespace {
 
 using namespace std::chrono_literals;
-using door::test::eventually;
-using door::test::in_child;
-using door::test::lingering;
+using test::eventually;
+using test::in_child;
+using test::lingering;
 
 Deadline soon() { return Deadline::after(20s); }
 

@@ -12,10 +12,10 @@
 #include <string>
 #include <thread>
 
-#include "door/child.hpp"
 #include "farcall/memory.hpp"
 #include "farcall/message.hpp"
 #include "farcall/socket.hpp"
+#include "harness/child.hpp"
 #include "tool/run_command.hpp"
 
 namespace farcall::test {
@@ -89,7 +89,7 @@ TEST(ChannelCommand, PrintsALongReplyToItsEnd) {
 
 // Where there is no address space for the longest reply.
 TEST(ChannelCommand, SaysThatAReplyMayHaveBeenCut) {
-  if (door::test::kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
+  if (kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
   const Server server;
   const std::string send = "ulimit -v 200000; exec " FARCALL_COMMAND " channel send ";
   EXPECT_EQ(output_of(send + server.name() + " hello 2>&1"), "hello!");

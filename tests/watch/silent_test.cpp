@@ -15,7 +15,7 @@
 #include <fstream>
 #include <string>
 
-#include "silent_file.hpp"
+#include "harness/silent_file.hpp"
 #include "watch/ends.hpp"
 #include "watch/memory.hpp"
 

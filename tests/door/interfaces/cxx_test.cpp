@@ -15,9 +15,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include "door/child.hpp"
-#include "door/sandbox.hpp"
 #include "farcall/door.hpp"
+#include "harness/child.hpp"
+#include "harness/sandbox.hpp"
 
 namespace farcall {
 namespace {
@@ -59,11 +59,11 @@ class Directory {
   }
 
  private:
-  door::test::Sandbox sandbox_;
+  test::Sandbox sandbox_;
 };
 
 int exit_code_of_child(const std::function<bool()>& body) {
-  const pid_t child = farcall::door::test::fork_while_others_rest();
+  const pid_t child = test::fork_while_others_rest();
   if (child == 0) {
     ::alarm(20);
     bool good = false;

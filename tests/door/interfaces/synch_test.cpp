@@ -19,7 +19,7 @@
 #include <string>
 #include <thread>
 
-#include "door/child.hpp"
+#include "harness/child.hpp"
 
 namespace {
 
@@ -105,7 +105,7 @@ TEST(Locks, AMutexThatInheritsThePriorityOfWhoWaitsIsTheKernels) {
     return static_cast<int>(what) & FUTEX_CMD_MASK;
   };
   int seen = -1;
-  EXPECT_TRUE(farcall::door::test::eventually([&] { return (seen = operation()) >= 0; }));
+  EXPECT_TRUE(farcall::test::eventually([&] { return (seen = operation()) >= 0; }));
   EXPECT_TRUE(seen == FUTEX_LOCK_PI || seen == 13) << seen;  // 13: FUTEX_LOCK_PI2
   EXPECT_EQ(mutex_unlock(&mutex), 0);
   waits.join();
@@ -187,15 +187,15 @@ TEST(Locks, ATimeLastsAsLongAsItSays) {
   cond_t condition = DEFAULTCV;
   sema_t semaphore;
   ASSERT_EQ(sema_init(&semaphore, 0, USYNC_THREAD, nullptr), 0);
-  std::int64_t before = farcall::door::test::now_ns();
+  std::int64_t before = farcall::test::now_ns();
   EXPECT_EQ(sema_reltimedwait(&semaphore, &kAlmostASecond), ETIME);
-  EXPECT_GE(farcall::door::test::now_ns() - before, kAlmostASecond.tv_nsec);
+  EXPECT_GE(farcall::test::now_ns() - before, kAlmostASecond.tv_nsec);
   ASSERT_EQ(mutex_lock(&mutex), 0);
-  before = farcall::door::test::now_ns();
+  before = farcall::test::now_ns();
   int error = 0;
   while (error == 0) error = cond_reltimedwait(&condition, &mutex, &kAlmostASecond);
   EXPECT_EQ(error, ETIME);
-  EXPECT_GE(farcall::door::test::now_ns() - before, kAlmostASecond.tv_nsec);
+  EXPECT_GE(farcall::test::now_ns() - before, kAlmostASecond.tv_nsec);
   EXPECT_EQ(mutex_unlock(&mutex), 0);
   EXPECT_EQ(sema_destroy(&semaphore), 0);
 }

@@ -18,7 +18,7 @@
 #include <string>
 #include <thread>
 
-#include "door/child.hpp"
+#include "harness/child.hpp"
 
 namespace {
 

@@ -19,7 +19,7 @@
 
 #include "farcall/memory.hpp"
 
-namespace farcall::door::test {
+namespace farcall::test {
 
 // A connection over TCP whose last close waits for `seconds`, because nobody reads at its other
 // end.
@@ -64,4 +64,4 @@ inline int on_their_way_to(pid_t process) {
   return count;
 }
 
-}  // namespace farcall::door::test
+}  // namespace farcall::test

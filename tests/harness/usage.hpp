@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "door/child.hpp"
+#include "harness/eventually.hpp"
 
-namespace farcall::door::test {
+namespace farcall::test {
 
 inline std::size_t count_entries(const std::string& directory) {
   std::size_t count = 0;
@@ -182,4 +182,4 @@ class Killer {
   std::thread thread_;
 };
 
-}  // namespace farcall::door::test
+}  // namespace farcall::test

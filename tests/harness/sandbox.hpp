@@ -14,7 +14,7 @@
 #include <sstream>
 #include <string>
 
-namespace farcall::door::test {
+namespace farcall::test {
 
 class Sandbox {
  public:
@@ -42,4 +42,4 @@ class Sandbox {
   std::string path_;
 };
 
-}  // namespace farcall::door::test
+}  // namespace farcall::test

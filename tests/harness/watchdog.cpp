@@ -10,13 +10,13 @@
 #include <string>
 #include <system_error>
 
-#include "door/child.hpp"
+#include "harness/child.hpp"
 
 // A server may be forked from a process that has threads.
 extern "C" const char* __tsan_default_options();  // NOLINT(bugprone-reserved-identifier)
 extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
 
-namespace farcall::door::test {
+namespace farcall::test {
 namespace {
 
 char running[200] = "a test";
@@ -83,4 +83,4 @@ pid_t fork_while_others_rest() {
 
 void give_up_before_parent() { give_up_after(given - 10s); }
 
-}  // namespace farcall::door::test
+}  // namespace farcall::test
