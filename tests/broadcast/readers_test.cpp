@@ -14,11 +14,13 @@
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
 #include "harness/child.hpp"
+#include "harness/error_of.hpp"
 #include "harness/usage.hpp"
 
 namespace farcall {
 namespace {
 
+using test::error_of;
 using test::eventually;
 using test::open_descriptors;
 using test::receive;
@@ -27,16 +29,6 @@ using test::send;
 using test::soon;
 using test::unique_name;
 using namespace std::chrono_literals;
-
-template <class Action>
-int error_of(Action action) {
-  try {
-    action();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  return 0;
-}
 
 TEST(BroadcastReaders, ComeByName) {
   const std::string name = unique_name();

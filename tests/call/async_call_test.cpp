@@ -80,7 +80,7 @@ TEST(AsyncCall, RefusesMoreDescriptorsThanACallMayHave) {
   Server server;
   Client client(server.port.descriptor());
   const std::vector<int> many(kCallDescriptors + 1, STDIN_FILENO);
-  EXPECT_EQ(failure_of([&] {
+  EXPECT_EQ(error_of([&] {
               const AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = many});
             }),
             ENFILE);
@@ -97,7 +97,7 @@ TEST(AsyncCall, WithoutADescriptorForTheServersAnswerIsToldSo) {
     limit.rlim_cur = 3;
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
     CallResults results;
-    EXPECT_EQ(failure_of([&] { call.take(results, before_long(), SignalCount::now()); }), EMFILE);
+    EXPECT_EQ(error_of([&] { call.take(results, before_long(), SignalCount::now()); }), EMFILE);
   });
 }
 
@@ -147,7 +147,7 @@ TEST(AsyncCall, IsNotBegunWhereThePortIsFull) {
   while (::send(port.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
   }
   Client client(port.get());
-  EXPECT_EQ(failure_of([&] {
+  EXPECT_EQ(error_of([&] {
               const AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = {}},
                                    Deadline::after(1ms));
             }),
@@ -168,10 +168,10 @@ TEST(AsyncCall, IsNotSentWhereItIsNotAdmitted) {
   CallResults results;
   Client client(server.port.descriptor());
   AsyncCall call(client, arguments);
-  EXPECT_EQ(failure_of([&] { call.take(results, before_long()); }), EPERM);
+  EXPECT_EQ(error_of([&] { call.take(results, before_long()); }), EPERM);
   EXPECT_FALSE(call.dispatched());
   EXPECT_EQ(ask_without_descriptors(client, ""), "") << "the session is kept";
-  EXPECT_EQ(failure_of([&] { const AsyncCall other(client, arguments); }), EPERM);
+  EXPECT_EQ(error_of([&] { const AsyncCall other(client, arguments); }), EPERM);
   EXPECT_EQ(ask_without_descriptors(client, ""), "") << "the session is kept";
   EXPECT_EQ(served, 0);
 }
@@ -182,10 +182,10 @@ TEST(AsyncCall, ThatIsRefusedWasDispatchedAndLeavesItsSession) {
   Client client(server.port.descriptor());
   CallResults results;
   AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = {}});
-  EXPECT_EQ(failure_of([&] { call.take(results, before_long()); }), EDOM);
+  EXPECT_EQ(error_of([&] { call.take(results, before_long()); }), EDOM);
   EXPECT_TRUE(call.dispatched());
   const Lowered none(RLIMIT_NOFILE, 3);
-  EXPECT_EQ(failure_of([&] { client.call({}, results, before_long()); }), EDOM);
+  EXPECT_EQ(error_of([&] { client.call({}, results, before_long()); }), EDOM);
 }
 
 TEST(AsyncCall, OfWhichNothingHasBeenSentLeavesItsSession) {
@@ -195,9 +195,8 @@ TEST(AsyncCall, OfWhichNothingHasBeenSentLeavesItsSession) {
   const std::vector<std::byte> lengthy(100'000);
   {
     const Lowered little(RLIMIT_FSIZE, 4096);
-    EXPECT_EQ(
-        failure_of([&] { const AsyncCall call(client, {.data = lengthy, .descriptors = {}}); }),
-        EFBIG);
+    EXPECT_EQ(error_of([&] { const AsyncCall call(client, {.data = lengthy, .descriptors = {}}); }),
+              EFBIG);
   }
   EXPECT_EQ(ask_without_descriptors(client, "hello"), "hello");
 }

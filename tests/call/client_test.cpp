@@ -31,7 +31,7 @@ TEST(Client, SendsNothingToAnotherSocketThanItsPorts) {
   Client other(port);
   other.set_socket(socket_cookie(port) + 1);
   CallResults results;
-  EXPECT_EQ(failure_of([&] { other.call({}, results, before_long()); }), EBADF);
+  EXPECT_EQ(error_of([&] { other.call({}, results, before_long()); }), EBADF);
   EXPECT_EQ(server.port.sessions(), 0U);
   Client client(port);
   client.set_socket(socket_cookie(port));
@@ -177,7 +177,7 @@ std::pair<Outcome, int> call_of_server(Answer answer) {
   const Mapping session = SharedMemory::adopt(std::move(asked.descriptors[0])).map();
   answer(*reinterpret_cast<SessionControl*>(session.data()), asked.descriptors[1].get());
   Outcome outcome = Outcome::ok;
-  const int error = failure_of([&] { outcome = client.call({}, results, Deadline::after(100ms)); });
+  const int error = error_of([&] { outcome = client.call({}, results, Deadline::after(100ms)); });
   EXPECT_FALSE(Client::dispatched());
   return {outcome, error};
 }
@@ -216,7 +216,7 @@ TEST(SessionAnswer, ThatNeverComesIsAWantOfRoom) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(client.call({}, results, Deadline::after(1ms)), Outcome::timed_out);
     { const Packet asked = take_packet(server.get()); }
-    EXPECT_EQ(failure_of([&] { client.call({}, results, before_long()); }), EAGAIN);
+    EXPECT_EQ(error_of([&] { client.call({}, results, before_long()); }), EAGAIN);
   }
   EXPECT_EQ(client.call({}, results, Deadline::after(1ms)), Outcome::timed_out);
   server.reset();
@@ -233,7 +233,7 @@ TEST(SessionAnswer, IsARefusalWhereAPortHasAllThatItMayHave) {
     Client second(port);
     EXPECT_EQ(ask(second, "2"), "2");
     Client third(port);
-    EXPECT_EQ(failure_of([&] { third.call({}, results, before_long()); }), EAGAIN);
+    EXPECT_EQ(error_of([&] { third.call({}, results, before_long()); }), EAGAIN);
   }
   // As soon as one has gone there is room, however often.
   for (int i = 0; i < 5; ++i) {
@@ -272,9 +272,9 @@ TEST(Client, KnowsWhetherACallThatFailedWasDispatched) {
   Client client(server.port.descriptor());
   CallResults results;
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(failure_of([&] { client.call({}, results, before_long()); }), EDOM);
+    EXPECT_EQ(error_of([&] { client.call({}, results, before_long()); }), EDOM);
     EXPECT_TRUE(Client::dispatched());
-    EXPECT_EQ(failure_of([&] {
+    EXPECT_EQ(error_of([&] {
                 client.call({.data = {}, .descriptors = std::array{-1}}, results, before_long());
               }),
               EBADF);
@@ -292,14 +292,14 @@ TEST(Client, SendsAgainWhereNothingHasBeenSent) {
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(ask(client, "hello"), "hello");
-    EXPECT_EQ(failure_of(
-                  [&] { client.send({.data = {}, .descriptors = std::array{-1}}, before_long()); }),
-              EBADF);
+    EXPECT_EQ(
+        error_of([&] { client.send({.data = {}, .descriptors = std::array{-1}}, before_long()); }),
+        EBADF);
     EXPECT_EQ(ask(client, "hello"), "hello");
     const rlimit little{.rlim_cur = 4096, .rlim_max = before.rlim_max};
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
     const int error =
-        failure_of([&] { client.send({.data = lengthy, .descriptors = {}}, before_long()); });
+        error_of([&] { client.send({.data = lengthy, .descriptors = {}}, before_long()); });
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
     EXPECT_EQ(error, EFBIG);
   }
@@ -349,7 +349,7 @@ TEST(Client, BeginsAnewWhereAPartHasBeenSent) {
   CallResults results;
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(
-        failure_of([&] { client.call({.data = {}, .descriptors = many}, results, before_long()); }),
+        error_of([&] { client.call({.data = {}, .descriptors = many}, results, before_long()); }),
         EBADF);
     EXPECT_FALSE(Client::dispatched());
     EXPECT_EQ(
@@ -366,7 +366,7 @@ TEST(Client, HasNoMoreDescriptorsInACallThanAreTaken) {
   const std::vector<int> many(kCallDescriptors + 1, STDERR_FILENO);
   for (const bool known : {false, true}) {
     EXPECT_EQ(
-        failure_of([&] { client.call({.data = {}, .descriptors = many}, results, before_long()); }),
+        error_of([&] { client.call({.data = {}, .descriptors = many}, results, before_long()); }),
         ENFILE)
         << known;
     EXPECT_EQ(ask(client, "hello"), "hello");
@@ -386,7 +386,7 @@ TEST(Client, WithoutDescriptorsForASessionIsToldSo) {
     for (rlim_t more = 1; error != 0 && more < 20; ++more) {
       limit.rlim_cur = static_cast<rlim_t>(next.get()) + more;
       ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
-      error = failure_of([&] {
+      error = error_of([&] {
         Client client(port);
         CallResults results;
         EXPECT_EQ(client.call({}, results, before_long()), Outcome::ok) << more;

@@ -61,7 +61,7 @@ TEST(Deadlines, WhoHasMoreTimeThanAFullPortIsGivenIsToldOfIt) {
   fill(port.get());
   Client client(port.get());
   CallResults results;
-  EXPECT_EQ(failure_of([&] { (void)client.call({}, results, Deadline::after(60s)); }), EAGAIN);
+  EXPECT_EQ(error_of([&] { (void)client.call({}, results, Deadline::after(60s)); }), EAGAIN);
 }
 
 TEST(Deadlines, HoldWhereASessionIsFull) {

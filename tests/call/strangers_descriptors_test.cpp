@@ -127,7 +127,7 @@ TEST_F(DescriptorsOfStrangers, ThatAreFewAreAllTakenByASmallTable) {
         CallArguments arguments;
         arguments.data = buffer;
         arguments.descriptors = two;
-        ASSERT_EQ(failure_of([&] {
+        ASSERT_EQ(error_of([&] {
                     EXPECT_EQ(client.call(arguments, results, Deadline::after(2 * kPatience)),
                               Outcome::ok);
                   }),

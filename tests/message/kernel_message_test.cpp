@@ -16,6 +16,7 @@
 #include <fstream>
 
 #include "farcall/error.hpp"
+#include "harness/error_of.hpp"
 #include "message/channel.hpp"
 #include "message/engine.hpp"
 #include "message/kernel.hpp"
@@ -92,16 +93,6 @@ TEST(MessageModule, AnAnswerIsNoTimeoutThoughASignalIsCaught) {
   EXPECT_EQ(receive(channel.id).info.value, message.id) << "it stays";
   EXPECT_EQ(farcall_error(message.id, ETIMEDOUT), 0);
   client.join();
-}
-
-template <class Body>
-int error_of(Body body) {
-  try {
-    body();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  return 0;
 }
 
 // A handler that has run before the thread comes to the kernel.

@@ -21,6 +21,7 @@
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
 #include "harness/child.hpp"
+#include "harness/error_of.hpp"
 #include "harness/forbidden_call.hpp"
 #include "harness/lingering.hpp"
 #include "socket/acceptor.hpp"
@@ -33,20 +34,11 @@ namespace {
 using namespace std::chrono_literals;
 using test::become;
 using test::Child;
+using test::error_of;
 using test::kNobody;
 
 std::string a_name(const char* what) {
   return std::string("name-test-") + what + "-" + std::to_string(::getpid());
-}
-
-template <class Call>
-int errno_of(Call call) {
-  try {
-    call();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  return 0;
 }
 
 UniqueFd bound_to(const AbstractAddress& address, int type) {
@@ -56,7 +48,7 @@ UniqueFd bound_to(const AbstractAddress& address, int type) {
 }
 
 TEST(AbstractAddress, HasOneToAsManyBytesAsThereIsRoomFor) {
-  EXPECT_EQ(errno_of([] { AbstractAddress(""); }), EINVAL);
+  EXPECT_EQ(error_of([] { AbstractAddress(""); }), EINVAL);
   const std::string longest = a_name("longest");
   const AbstractAddress address(longest +
                                 std::string(AbstractAddress::kLongest - longest.size(), 'x'));
@@ -65,7 +57,7 @@ TEST(AbstractAddress, HasOneToAsManyBytesAsThereIsRoomFor) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->name(), address.name());
   EXPECT_EQ(found->name().size(), AbstractAddress::kLongest);
-  EXPECT_EQ(errno_of([] { AbstractAddress(std::string(AbstractAddress::kLongest + 1, 'x')); }),
+  EXPECT_EQ(error_of([] { AbstractAddress(std::string(AbstractAddress::kLongest + 1, 'x')); }),
             ENAMETOOLONG);
 }
 
@@ -99,7 +91,7 @@ TEST(Listener, IsKnownByItsNameAndItsType) {
 TEST(Named, ASignalThatWasCaughtSinceEndsTheWaitForAServer) {
   const SignalCount since = SignalCount::now();
   note_signal();
-  EXPECT_EQ(errno_of([&] { connect_named(a_name("nobody"), Deadline::after(20s), since); }), EINTR);
+  EXPECT_EQ(error_of([&] { connect_named(a_name("nobody"), Deadline::after(20s), since); }), EINTR);
 }
 
 // The kernel, which makes who connects wait for room, knows nothing of it.
@@ -111,7 +103,7 @@ TEST(Named, ASignalThatWasCaughtSinceEndsTheWaitForRoom) {
   const UniqueFd first = connect_named(name, Deadline::now());
   const SignalCount since = SignalCount::now();
   note_signal();
-  EXPECT_EQ(errno_of([&] { connect_named(name, Deadline::after(20s), since); }), EINTR);
+  EXPECT_EQ(error_of([&] { connect_named(name, Deadline::after(20s), since); }), EINTR);
 }
 
 TEST(Named, WhoIsSomebodyElseIsTurnedAway) {
@@ -166,12 +158,12 @@ TEST(Named, StrangersWithoutEndDoNotOutlastTheDeadline) {
   ASSERT_EQ(::poll(&entry, 1, static_cast<int>(test::kPatience.count())), 1);
   for (int i = 0; i < 5; ++i) {
     const std::int64_t start = monotonic_ns();
-    EXPECT_EQ(errno_of([&] { (void)listener.accept(Deadline::after(200ms)); }), ETIMEDOUT);
+    EXPECT_EQ(error_of([&] { (void)listener.accept(Deadline::after(200ms)); }), ETIMEDOUT);
     EXPECT_LT(monotonic_ns() - start, std::chrono::nanoseconds(10s).count());
   }
   const SignalCount since = SignalCount::now();
   note_signal();
-  EXPECT_EQ(errno_of([&] { (void)listener.accept(Deadline::after(60s), since); }), EINTR);
+  EXPECT_EQ(error_of([&] { (void)listener.accept(Deadline::after(60s), since); }), EINTR);
 }
 
 // They may have sent something that takes long to close.

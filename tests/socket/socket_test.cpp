@@ -16,6 +16,7 @@
 
 #include "farcall/error.hpp"
 #include "harness/child.hpp"
+#include "harness/error_of.hpp"
 #include "harness/lingering.hpp"
 #include "socket/doorbells.hpp"
 
@@ -27,21 +28,12 @@ namespace farcall {
 namespace {
 
 using namespace std::chrono_literals;
+using test::error_of;
 using test::eventually;
 using test::in_child;
 using test::lingering;
 
 Deadline soon() { return Deadline::after(20s); }
-
-template <class Call>
-int error_of(Call call) {
-  try {
-    call();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  return 0;
-}
 
 std::string unique_name(const char* what) {
   return std::string("test-") + what + "-" + std::to_string(::getpid());

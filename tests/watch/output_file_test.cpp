@@ -14,7 +14,7 @@
 #include <iterator>
 #include <string>
 
-#include "farcall/error.hpp"
+#include "harness/error_of.hpp"
 
 namespace farcall::watch {
 namespace {
@@ -44,12 +44,7 @@ class OutputFile : public testing::Test {
   }
   static int error_of_opening(const std::string& name,
                               UniqueFd (*open)(const std::string&) = open_private) {
-    try {
-      open(name);
-    } catch (const SystemError& error) {
-      return error.code().value();
-    }
-    return 0;
+    return test::error_of([&] { open(name); });
   }
 
   std::string folder_;

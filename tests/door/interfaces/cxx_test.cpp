@@ -17,21 +17,15 @@
 
 #include "farcall/door.hpp"
 #include "harness/child.hpp"
+#include "harness/error_of.hpp"
 #include "harness/sandbox.hpp"
 
 namespace farcall {
 namespace {
 
-void echo(DoorRequest& request, DoorReply& reply) { reply.write(request.data()); }
+using test::error_of;
 
-int error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const DoorError& error) {
-    return error.code().value();
-  }
-  return 0;
-}
+void echo(DoorRequest& request, DoorReply& reply) { reply.write(request.data()); }
 
 bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
 
