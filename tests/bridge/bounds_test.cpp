@@ -15,6 +15,7 @@
 #include "bridge/harness.hpp"
 #include "bridge/raw.hpp"
 #include "farcall/message.h"
+#include "harness/descriptors.hpp"
 #include "harness/lingering.hpp"
 
 namespace farcall::test {

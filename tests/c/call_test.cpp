@@ -480,9 +480,9 @@ TEST_F(CCall, DescriptorsThatADoorSendsAreClosed) {
   });
   const Client client = open(path);
   ASSERT_EQ(call(client, "x"), "take these");
-  const long before = descriptors();
+  const std::size_t before = open_descriptors();
   for (int i = 0; i < 100; ++i) ASSERT_EQ(call(client, "x"), "take these");
-  EXPECT_TRUE(eventually([&] { return descriptors() <= before; })) << descriptors();
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; })) << open_descriptors();
 }
 
 TEST_F(CCall, NothingIsLeftOfManyServersAndClients) {
@@ -492,11 +492,11 @@ TEST_F(CCall, NothingIsLeftOfManyServersAndClients) {
     ASSERT_EQ(call(client, "x"), "<x>");
   };
   for (int i = 0; i < 20; ++i) round();
-  const long before = descriptors();
+  const std::size_t before = open_descriptors();
   for (int i = 0; i < 200; ++i) round();
   // What is closed is closed by a thread of the library, when it finds the time.
-  EXPECT_TRUE(eventually([&] { return descriptors() <= before; }))
-      << descriptors() << " of " << before;
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; }))
+      << open_descriptors() << " of " << before;
 }
 
 }  // namespace

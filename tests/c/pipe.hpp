@@ -9,7 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -20,6 +19,7 @@
 
 #include "farcall/farcall.h"
 #include "harness/child.hpp"
+#include "harness/descriptors.hpp"
 
 namespace farcall::c::test {
 
@@ -117,10 +117,6 @@ inline int send(const End& end, const std::vector<std::uint32_t>& words,
   return farcall_pipe_send(end.get(), words.data(), words.size() * 4, timeout);
 }
 
-inline long descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return std::distance(begin(all), end(all));
-}
 // None where a sanitizer has its own, whenever it likes.
 inline long mappings() {
   if (kSlow > 1) return 0;

@@ -104,10 +104,10 @@ class CPipeHostile : public testing::Test {
   void refuses(std::size_t which, int instead, int error = EPROTO) {
     Descriptors wrong = duplicates_of(pipe_.other);
     const int before = std::exchange(wrong[which], instead);
-    const long open = descriptors();
+    const std::size_t open = open_descriptors();
     const long mapped = mappings();
     adopt(wrong, -error);
-    EXPECT_EQ(descriptors(), open);
+    EXPECT_EQ(open_descriptors(), open);
     EXPECT_EQ(mappings(), mapped);
     wrong[which] = before;
     const End adopted = adopt(wrong);

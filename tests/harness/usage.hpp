@@ -19,26 +19,11 @@
 #include <string>
 #include <vector>
 
+#include "harness/descriptors.hpp"
 #include "harness/eventually.hpp"
 
 namespace farcall::test {
 
-inline std::size_t count_entries(const std::string& directory) {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory)) ++count;
-  return count;
-}
-inline std::size_t open_descriptors() { return count_entries("/proc/self/fd") - 1; }
-// For messages: what they refer to.
-inline std::string list_descriptors() {
-  std::string all;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    all += entry.path().filename().string() + ": " +
-           std::filesystem::read_symlink(entry.path(), gone).string() + "\n";
-  }
-  return all;
-}
 inline std::size_t threads() { return count_entries("/proc/self/task"); }
 // Without those that the library has for itself, which come and go as it likes.
 inline std::size_t threads_of_program() {

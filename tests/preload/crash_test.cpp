@@ -3,7 +3,6 @@
 // Ends that are killed at any moment, and ends that write whatever they like into shared memory.
 // Runs with the library preloaded.
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
+#include "harness/descriptors.hpp"
 #include "preloaded.hpp"
 
 namespace farcall::preload {
@@ -45,14 +45,6 @@ std::vector<Region> shared_regions() {
       found.push_back({reinterpret_cast<std::byte*>(begin), end - begin});
   }
   return found;
-}
-
-std::size_t open_descriptors() {
-  std::size_t count = 0;
-  DIR* directory = ::opendir("/proc/self/fd");
-  while (::readdir(directory) != nullptr) ++count;
-  ::closedir(directory);
-  return count;
 }
 
 // Whether the library still listens for the peer of one of these ports.
@@ -124,7 +116,7 @@ void kill_and_reap(pid_t child) {
 }
 
 void survive(bool packets) {
-  const std::size_t descriptors = open_descriptors();
+  const std::size_t descriptors = test::open_descriptors();
   std::mt19937 random(17);
   int accelerated = 0;
   std::set<std::string> ports;
@@ -180,7 +172,7 @@ void survive(bool packets) {
   }
   // A stream may be over before both ends have met.
   EXPECT_GE(accelerated, 150);
-  EXPECT_EQ(open_descriptors(), descriptors);
+  EXPECT_EQ(test::open_descriptors(), descriptors);
   // Other programs of this machine have names as well, and at times one of these ports by now.
   for (int i = 0; i < 10'000 && rendezvous_left(ports); ++i) std::this_thread::sleep_for(1ms);
   EXPECT_FALSE(rendezvous_left(ports));

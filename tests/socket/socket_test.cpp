@@ -16,6 +16,7 @@
 
 #include "farcall/error.hpp"
 #include "harness/child.hpp"
+#include "harness/descriptors.hpp"
 #include "harness/error_of.hpp"
 #include "harness/lingering.hpp"
 #include "socket/doorbells.hpp"
@@ -32,17 +33,12 @@ using test::error_of;
 using test::eventually;
 using test::in_child;
 using test::lingering;
+using test::open_descriptors;
 
 Deadline soon() { return Deadline::after(20s); }
 
 std::string unique_name(const char* what) {
   return std::string("test-") + what + "-" + std::to_string(::getpid());
-}
-
-std::size_t open_descriptors() {
-  std::size_t count = 0;
-  for (int fd = 0; fd < 1024; ++fd) count += ::fcntl(fd, F_GETFD) != -1;
-  return count;
 }
 
 FdMessage fd_message_with(std::size_t bytes, std::size_t descriptors) {

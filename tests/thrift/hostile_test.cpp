@@ -12,6 +12,7 @@
 
 #include "farcall/limits.h"
 #include "farcall/socket.hpp"
+#include "harness/descriptors.hpp"
 #include "harness/lingering.hpp"
 #include "protocol.hpp"
 #include "thrift/server.hpp"
