@@ -82,7 +82,7 @@ class BridgeBounds : public testing::Test {
   // bridge stands still until its own descriptor is the last.
   void hand_over_what_lingers(const std::string& channel, const std::string& expected);
 
-  Scratch scratch_;
+  ScratchDirectory scratch_;
   std::unique_ptr<Nats> nats_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Program> bridge_;

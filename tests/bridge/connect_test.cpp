@@ -86,7 +86,7 @@ class BridgeConnect : public testing::Test {
     words.insert(words.end(), options.begin(), options.end());
     return std::make_unique<Program>(words, scratch_.file(name + ".log"));
   }
-  Scratch scratch_;
+  ScratchDirectory scratch_;
 };
 
 TEST_F(BridgeConnect, AServerThatHangsInItsHandshakeIsSaid) {

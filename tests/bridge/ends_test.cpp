@@ -68,7 +68,7 @@ class BridgeEnds : public testing::Test {
     return answer;
   }
 
-  Scratch scratch_;
+  ScratchDirectory scratch_;
   std::unique_ptr<Nats> nats_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Program> exporter_;

@@ -17,7 +17,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -76,22 +75,6 @@ Ledger& ledger() {
 
 void nap(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
-Scratch::Scratch() {
-  std::string name = std::filesystem::temp_directory_path() / "farcall-bridge-XXXXXX";
-  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-  path_ = name;
-}
-
-Scratch::~Scratch() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string Scratch::write(const std::string& name, const std::string& text) const {
-  std::ofstream(file(name)) << text;
-  return file(name);
-}
-
 Program::Program(const std::vector<std::string>& words, const std::string& log, const Machine& on)
     : log_(log) {
   const pid_t parent = ::getpid();
@@ -137,7 +120,7 @@ std::string no_nats() {
   return ::access("/usr/sbin/nats-server", X_OK) == 0 ? "" : "there is no nats-server";
 }
 
-Nats::Nats(const Scratch& scratch, const std::string& configuration, const Machine& on,
+Nats::Nats(const ScratchDirectory& scratch, const std::string& configuration, const Machine& on,
            const std::string& address, int port, const std::string& name)
     : scratch_(scratch), name_(name), address_(address), on_(on), port_(port) {
   for (int tries = 0; tries < 20; ++tries) {
@@ -179,7 +162,7 @@ void Nats::start() {
                            "): " + program_->said());
 }
 
-std::unique_ptr<Program> start_bridge(const Scratch& scratch, const std::string& name,
+std::unique_ptr<Program> start_bridge(const ScratchDirectory& scratch, const std::string& name,
                                       const std::vector<std::string>& options, const Machine& on) {
   std::vector<std::string> words{FARCALL_COMMAND, "bridge", "--status-name", name};
   words.insert(words.end(), options.begin(), options.end());
@@ -191,7 +174,7 @@ std::unique_ptr<Program> start_bridge(const Scratch& scratch, const std::string&
 }
 
 std::string bridge_status(const std::string& name, const Machine& on) {
-  const Scratch scratch;
+  const ScratchDirectory scratch;
   Program program({FARCALL_COMMAND, "bridge", "status", "--json", "--status-name", name},
                   scratch.file("status"), on);
   program.wait();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "harness/eventually.hpp"
+#include "harness/scratch.hpp"
 
 namespace farcall::test {
 
@@ -23,19 +24,6 @@ bool comes_true(Condition condition, std::chrono::seconds time = 20s) {
   return eventually(condition, time);
 }
 void nap(int milliseconds);
-
-class Scratch {
- public:
-  Scratch();
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch();
-  [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
-  std::string write(const std::string& name, const std::string& text) const;
-
- private:
-  std::string path_;
-};
 
 // A network namespace, as a machine of its own; empty: this one.
 using Machine = std::string;
@@ -65,7 +53,7 @@ std::string no_nats();
 class Nats {
  public:
   // `configuration`: more of it, behind the port.
-  explicit Nats(const Scratch& scratch, const std::string& configuration = {},
+  explicit Nats(const ScratchDirectory& scratch, const std::string& configuration = {},
                 const Machine& on = {}, const std::string& address = "127.0.0.1", int port = 0,
                 const std::string& name = "nats");
   [[nodiscard]] std::string url(const std::string& scheme = "nats") const;
@@ -77,7 +65,7 @@ class Nats {
  private:
   // Whether it listens. Somebody else may have been given the port meanwhile.
   bool try_to_start();
-  const Scratch& scratch_;
+  const ScratchDirectory& scratch_;
   const std::string name_;
   const std::string address_;
   const Machine on_;
@@ -86,7 +74,7 @@ class Nats {
 };
 
 // farcall bridge. Returns when it serves, or has ended.
-std::unique_ptr<Program> start_bridge(const Scratch& scratch, const std::string& name,
+std::unique_ptr<Program> start_bridge(const ScratchDirectory& scratch, const std::string& name,
                                       const std::vector<std::string>& options,
                                       const Machine& on = {});
 std::string bridge_status(const std::string& name, const Machine& on = {});

@@ -46,7 +46,7 @@ class BridgeHostile : public testing::Test {
     EXPECT_TRUE(comes_true([this] { return call("x") == "x"; }));
     EXPECT_TRUE(comes_true([] { return send_to(name("r"), "x") == "7 x"; }));
   }
-  Scratch scratch_;
+  ScratchDirectory scratch_;
   std::unique_ptr<Nats> nats_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Program> exporter_;

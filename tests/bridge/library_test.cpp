@@ -41,7 +41,7 @@ namespace {
 
 TEST(BridgeLibrary, ACallThatBeginsWhenItsBridgeIsNoMoreIsRefused) {
   if (const std::string reason = no_nats(); !reason.empty()) GTEST_SKIP() << reason;
-  const Scratch scratch;
+  const ScratchDirectory scratch;
   const Nats nats(scratch);
   const std::string path = scratch.file("door");
   const Shared<Event> ready;

@@ -97,7 +97,7 @@ class BridgeMeaning : public testing::Test {
   // In seconds: short only where it is waited for, as who gets no processor for so long is dead.
   std::string death_bound_ = "10";
   std::string connect_bound_ = "20";
-  Scratch scratch_;
+  ScratchDirectory scratch_;
   std::unique_ptr<Nats> nats_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Program> exporter_;

@@ -90,7 +90,7 @@ class BridgeSecurity : public testing::Test {
       if (round == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
     }
   }
-  Scratch scratch_;
+  ScratchDirectory scratch_;
 };
 
 void expect_says(const std::string& text, const std::string& what) {

@@ -57,7 +57,7 @@ std::string read(TBinaryProtocol& protocol) {
 
 TEST(BridgeThrift, WorksOverAnImportedName) {
   if (const std::string reason = no_nats(); !reason.empty()) GTEST_SKIP() << reason;
-  const Scratch scratch;
+  const ScratchDirectory scratch;
   const Nats nats(scratch);
   const std::string channel = "bridge-thrift-" + std::to_string(::getpid());
   const pid_t parent = ::getpid();

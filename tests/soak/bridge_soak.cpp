@@ -211,7 +211,7 @@ class World {
   }
 
   const Machines machines_;
-  Scratch scratch_;
+  ScratchDirectory scratch_;
   std::array<std::unique_ptr<Nats>, 4> nats_;
   std::array<std::unique_ptr<Service>, 3> services_;
   std::array<std::unique_ptr<Program>, 3> exporters_;

@@ -3,13 +3,11 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 #include <fstream>
 #include <stdexcept>
 #include <system_error>
@@ -107,22 +105,6 @@ std::string output_of(const std::string& shell_command) {
     text.append(bytes, got);
   ::pclose(pipe);
   return text;
-}
-
-ScratchDirectory::ScratchDirectory() : path_("/tmp/farcall-test-XXXXXX") {
-  if (::mkdtemp(path_.data()) == nullptr)
-    throw std::system_error(errno, std::system_category(), "mkdtemp");
-}
-ScratchDirectory::~ScratchDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::vector<std::string> ScratchDirectory::files() const {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(path_))
-    names.push_back(entry.path().filename());
-  return names;
 }
 
 }  // namespace farcall::test
