@@ -20,6 +20,7 @@
 #include "farcall/farcall.h"
 #include "harness/child.hpp"
 #include "harness/descriptors.hpp"
+#include "harness/thread_state.hpp"
 
 namespace farcall::c::test {
 
@@ -122,14 +123,6 @@ inline long mappings() {
   if (kSlow > 1) return 0;
   std::ifstream maps("/proc/self/maps");
   return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
-}
-
-// Whether a thread sleeps.
-inline bool sleeps(pid_t thread) {
-  std::ifstream file("/proc/" + std::to_string(thread) + "/stat");
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  const std::size_t name_end = text.rfind(')');
-  return name_end != std::string::npos && text.compare(name_end, 3, ") S") == 0;
 }
 
 }  // namespace farcall::c::test

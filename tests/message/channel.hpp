@@ -15,6 +15,7 @@
 
 #include "farcall/message.h"
 #include "harness/child.hpp"
+#include "harness/thread_state.hpp"
 
 namespace farcall::message::test {
 
@@ -147,23 +148,12 @@ class NamedServer {
   Child child_;
 };
 
-// What a process's first thread, or a thread of this process, is doing: S for sleep, T, ...
-inline char state_at(const std::string& path) {
-  const int fd = ::open((path + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
-  char text[128]{};
-  (void)!::read(fd, text, sizeof text - 1);
-  ::close(fd);
-  const char* end = std::strrchr(text, ')');
-  return end == nullptr ? '?' : end[2];
-}
-inline char state_of(pid_t process) { return state_at("/proc/" + std::to_string(process)); }
-
 // Waits until a thread of this process sleeps in the kernel; 0 is one that has not begun yet. For
 // some time, as it may have to wait for a lock on the way.
 inline bool sleeps(const std::atomic<pid_t>& thread) {
   int asleep = 0;
   return eventually([&] {
-    const bool now = thread != 0 && state_at("/proc/self/task/" + std::to_string(thread)) == 'S';
+    const bool now = thread != 0 && is_asleep(thread);
     asleep = now ? asleep + 1 : 0;
     return asleep >= 4;
   });

@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "harness/child.hpp"
+#include "harness/thread_state.hpp"
 
 namespace {
 
@@ -268,14 +269,6 @@ TEST(Locks, ASemaphoreCountsAndLeavesErrnoAlone) {
   EXPECT_EQ(sema_destroy(&semaphore), 0);
 }
 
-bool sleeps(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string line;
-  std::getline(file, line);
-  const std::size_t name_ends = line.rfind(')');
-  return name_ends != std::string::npos && line.compare(name_ends + 1, 2, " S") == 0;
-}
-
 // What `wait` returns in another process, which sleeps there before `wake` is called here.
 template <class Wait, class Wake>
 int woken_in_another_process(Wait wait, Wake wake) {
@@ -284,7 +277,7 @@ int woken_in_another_process(Wait wait, Wake wake) {
     alarm(30);
     _exit(wait());
   }
-  while (!sleeps(child) && kill(child, 0) == 0) usleep(1000);
+  while (!farcall::test::is_asleep(child) && kill(child, 0) == 0) usleep(1000);
   wake();
   return exit_code(child);
 }
