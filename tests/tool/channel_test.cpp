@@ -130,12 +130,10 @@ TEST(ChannelCommand, SendsOneWayAndPulses) {
   const Server server;
   EXPECT_EQ(run_farcall({"channel", "send", "--one-way", server.name(), "x"}).code, 0);
   // The command has gone when the server has it, which counts it after that.
-  for (int i = 0; i < 20'000 && server.one_way_ == 0; ++i) ::usleep(1000);
-  EXPECT_EQ(server.one_way_, 1);
+  EXPECT_TRUE(eventually([&] { return server.one_way_ == 1; }, 20s));
   EXPECT_EQ(run_farcall({"channel", "send", "--pulse", "3", "--value", "77", server.name()}).code,
             0);
-  for (int i = 0; i < 20'000 && server.pulse_ == 0; ++i) ::usleep(1000);
-  EXPECT_EQ(server.pulse_, 77);
+  EXPECT_TRUE(eventually([&] { return server.pulse_ == 77; }, 20s));
 }
 
 TEST(ChannelCommand, ListsWhoServesAndWhoIsBlockedOnWhom) {

@@ -29,15 +29,6 @@ std::string contents(int fd) {
   return text;
 }
 
-template <class Condition>
-bool within_seconds(int seconds, Condition condition) {
-  for (int i = 0; i < seconds * 100; ++i) {
-    if (condition()) return true;
-    ::usleep(10'000);
-  }
-  return condition();
-}
-
 }  // namespace
 
 Command::Command(const std::vector<std::string>& arguments, void (*prepare)())
@@ -81,16 +72,18 @@ Finished Command::wait() {
 }
 
 bool Command::left_processes() const {
-  return !within_seconds(20, [&] { return ::killpg(pid_, 0) < 0 && errno == ESRCH; });
+  return !eventually([&] { return ::killpg(pid_, 0) < 0 && errno == ESRCH; }, 20s);
 }
 
 bool Command::has_children() const {
   const std::string pid = std::to_string(pid_);
-  return within_seconds(20, [&] {
-    std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
-    pid_t child = 0;
-    return static_cast<bool>(children >> child);
-  });
+  return eventually(
+      [&] {
+        std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+        pid_t child = 0;
+        return static_cast<bool>(children >> child);
+      },
+      20s);
 }
 
 Finished run_ignoring_children(const std::vector<std::string>& arguments) {

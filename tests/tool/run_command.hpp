@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/eventually.hpp"
 #include "harness/scratch.hpp"
 
 namespace farcall::test {

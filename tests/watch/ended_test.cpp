@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "harness/eventually.hpp"
 #include "harness/thread_state.hpp"
 #include "watch/ends.hpp"
 
@@ -39,9 +40,7 @@ TEST(Ended, IsNoProcessWhoseOtherThreadsGoOn) {
     ::syscall(SYS_exit, 0);  // this thread alone
     return 1;
   });
-  for (int i = 0; i < 3000 && state_of(child.pid()) != 'Z'; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  ASSERT_EQ(state_of(child.pid()), 'Z');
+  ASSERT_TRUE(eventually([&] { return state_of(child.pid()) == 'Z'; }, 30s));
   EXPECT_NE(seen(child.pid()), watch::Seen::gone);
 }
 #endif
