@@ -14,7 +14,6 @@
 #include "broadcast/pattern.hpp"
 #include "farcall/error.hpp"
 #include "farcall/ring/broadcast_ring.hpp"
-#include "harness/usage.hpp"
 
 namespace farcall {
 namespace {

@@ -16,8 +16,8 @@
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
 #include "harness/child.hpp"
+#include "harness/killer.hpp"
 #include "harness/lingering.hpp"
-#include "harness/usage.hpp"
 
 namespace farcall {
 namespace {

@@ -11,7 +11,7 @@
 #include "broadcast/pattern.hpp"
 #include "farcall/socket.hpp"
 #include "harness/child.hpp"
-#include "harness/usage.hpp"
+#include "harness/killer.hpp"
 
 namespace farcall {
 namespace {

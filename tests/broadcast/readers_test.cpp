@@ -14,8 +14,8 @@
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
 #include "harness/child.hpp"
+#include "harness/descriptors.hpp"
 #include "harness/error_of.hpp"
-#include "harness/usage.hpp"
 
 namespace farcall {
 namespace {

@@ -30,8 +30,8 @@
 #include "call/raw.hpp"
 #include "call/server.hpp"
 #include "harness/child.hpp"
+#include "harness/descriptors.hpp"
 #include "harness/forbidden_call.hpp"
-#include "harness/usage.hpp"
 
 namespace farcall {
 namespace {

@@ -18,6 +18,7 @@
 #include "call/session.hpp"
 #include "farcall/error.hpp"
 #include "harness/child.hpp"
+#include "harness/killer.hpp"
 #include "harness/usage.hpp"
 
 namespace farcall::call::test {

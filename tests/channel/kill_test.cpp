@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "channel/conformance.hpp"
-#include "harness/usage.hpp"
+#include "harness/killer.hpp"
 
 namespace farcall::channel::test {
 namespace {

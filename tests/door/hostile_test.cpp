@@ -6,6 +6,7 @@
 
 #include "door/impostor.hpp"
 #include "door/raw.hpp"
+#include "harness/killer.hpp"
 #include "harness/lingering.hpp"
 #include "harness/sandbox.hpp"
 #include "harness/usage.hpp"

@@ -10,6 +10,7 @@
 
 #include "channel/sandbox.hpp"
 #include "door/scoped_server.hpp"
+#include "harness/killer.hpp"
 #include "harness/sandbox.hpp"
 #include "harness/usage.hpp"
 

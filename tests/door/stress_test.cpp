@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "door/scoped_server.hpp"
+#include "harness/killer.hpp"
 #include "harness/sandbox.hpp"
-#include "harness/usage.hpp"
 
 namespace farcall::door::test {
 namespace {

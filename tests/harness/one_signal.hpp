@@ -14,6 +14,7 @@
 #include <random>
 #include <thread>
 
+#include "harness/killer.hpp"
 #include "harness/usage.hpp"
 
 extern "C" const char __executable_start;  // NOLINT: the linker's

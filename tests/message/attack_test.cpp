@@ -7,7 +7,7 @@
 
 #include <deque>
 
-#include "harness/usage.hpp"
+#include "harness/descriptors.hpp"
 #include "message/attacks.hpp"
 #include "message/pulses.hpp"
 

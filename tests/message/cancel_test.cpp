@@ -8,7 +8,7 @@
 #include <deque>
 #include <functional>
 
-#include "harness/usage.hpp"
+#include "harness/descriptors.hpp"
 #include "message/channel.hpp"
 
 namespace farcall::message::test {

@@ -6,7 +6,8 @@
 
 #include <deque>
 
-#include "harness/usage.hpp"
+#include "harness/descriptors.hpp"
+#include "harness/killer.hpp"
 #include "message/channel.hpp"
 
 namespace farcall::message::test {

@@ -6,6 +6,7 @@
 
 #include "call/raw.hpp"
 #include "call/server.hpp"
+#include "harness/killer.hpp"
 #include "harness/usage.hpp"
 #include "message/channel.hpp"
 #include "message/names.hpp"

@@ -8,7 +8,6 @@
 #include <random>
 #include <set>
 
-#include "harness/usage.hpp"
 #include "message/channel.hpp"
 #include "message/names.hpp"
 #include "message/priority.hpp"

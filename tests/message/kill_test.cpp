@@ -7,6 +7,7 @@
 #include <future>
 #include <memory>
 
+#include "harness/killer.hpp"
 #include "harness/usage.hpp"
 #include "message/channel.hpp"
 

@@ -10,6 +10,7 @@
 
 #include "channel/sandbox.hpp"
 #include "farcall/memory.hpp"
+#include "harness/killer.hpp"
 #include "harness/usage.hpp"
 #include "message/channel.hpp"
 

@@ -10,7 +10,7 @@
 
 #include <vector>
 
-#include "harness/usage.hpp"
+#include "harness/killer.hpp"
 #include "ring/pair.hpp"
 
 namespace farcall {

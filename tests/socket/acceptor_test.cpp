@@ -18,8 +18,8 @@
 #include "farcall/memory.hpp"
 #include "farcall/socket.hpp"
 #include "harness/child.hpp"
+#include "harness/descriptors.hpp"
 #include "harness/forbidden_call.hpp"
-#include "harness/usage.hpp"
 
 namespace farcall::test {
 namespace {
