@@ -31,7 +31,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using farcall::test::Nats;
-using farcall::test::Scratch;
+using farcall::test::ScratchDirectory;
 
 // Replies with what came. In a process of its own, as the bridge's service is.
 void answer(natsConnection* connection, natsSubscription*, natsMsg* message, void*) {
@@ -223,7 +223,7 @@ int main(int argc, char** argv) {
     fmt::print("bridge-bench: {}\n", reason);
     return 0;
   }
-  const Scratch scratch;
+  const ScratchDirectory scratch;
   const Nats nats(scratch);
   const bool door = kind == "door";
   const std::string tag = fmt::format("bench-bridge-{}", ::getpid());
@@ -241,7 +241,7 @@ int main(int argc, char** argv) {
     return std::make_unique<ByChannel>(here, size);
   };
   const Bare bare(nats.url());
-  farcall::test::eventually([&] { return bare.call("x"); });
+  farcall::test::comes_true([&] { return bare.call("x"); });
   for (const unsigned count : numbers(clients))
     for (const unsigned size : numbers(sizes))
       compare(bare, make_client, size, count, seconds, only);

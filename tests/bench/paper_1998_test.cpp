@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bench/command.hpp"
+#include "harness/scratch.hpp"
 
 namespace farcall {
 namespace {
@@ -26,7 +27,7 @@ void expect_has(const std::string& text, const std::string& part) {
 TEST(Paper1998, IsMeasuredDrawnAndSummedUp) {
   if (run_command("/usr/bin/python3 -c 'import matplotlib'").code != 0)
     GTEST_SKIP() << "python3-matplotlib is not installed";
-  const ScratchDirectory scratch;
+  const test::ScratchDirectory scratch;
   const CommandResult result =
       paper("--tiny --rounds=1 --placement=one-cpu --farcall=" FARCALL_COMMAND " --out=" +
             scratch.file("out"));
@@ -61,7 +62,7 @@ TEST(Paper1998, IsMeasuredDrawnAndSummedUp) {
 
 // What the script asks of a farcall that lists `rows`.
 std::string asked_of_a_farcall_with(const std::string& rows, const std::string& arguments) {
-  const ScratchDirectory scratch;
+  const test::ScratchDirectory scratch;
   const std::string farcall = scratch.file("farcall");
   std::ofstream(farcall) << "#!/bin/sh\nif [ \"$2\" = --list ]; then printf '" << rows
                          << "'; exit; fi\necho \"$@\" >&2\nexit 3\n";
@@ -95,7 +96,7 @@ TEST(Paper1998, RefusesWhatItDoesNotKnow) {
 }
 
 TEST(Paper1998, IsNotDrawnFromResultsWithAnError) {
-  const ScratchDirectory scratch;
+  const test::ScratchDirectory scratch;
   std::ofstream(scratch.file("broken.json"))
       << R"({"rows": [{"mechanism": "pipe", "placement": "one-cpu", "message_bytes": 64,
              "error": "messages were lost"}]})";

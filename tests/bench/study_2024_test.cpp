@@ -8,6 +8,7 @@
 
 #include "bench/command.hpp"
 #include "farcall/channel/mechanism.hpp"
+#include "harness/scratch.hpp"
 
 namespace farcall {
 namespace {
@@ -18,7 +19,7 @@ constexpr const char* kTiny =
     " --benchmark_min_warmup_time=0 --benchmark_min_time=0.001 --benchmark_repetitions=2";
 
 // The study as short as it can be; `filter` is a regular expression on names.
-CommandResult run_study(const ScratchDirectory& scratch, const std::string& filter) {
+CommandResult run_study(const test::ScratchDirectory& scratch, const std::string& filter) {
   return run_command(
       std::string(STUDY_PROGRAM) + kTiny + " '--benchmark_filter=" + filter +
       "' --benchmark_out_format=json --benchmark_out=" + scratch.file("results.json"));
@@ -32,7 +33,7 @@ std::set<std::string> measured(const json& results) {
 }
 
 TEST(Study2024, MeasuresEveryMechanismAtEverySizeWithoutAnError) {
-  const ScratchDirectory scratch;
+  const test::ScratchDirectory scratch;
   const CommandResult result = run_study(scratch, ".");
   ASSERT_EQ(result.code, 0) << result.said;
   const json results = json::parse(file_contents(scratch.file("results.json")));
@@ -57,7 +58,7 @@ TEST(Study2024, MeasuresEveryMechanismAtEverySizeWithoutAnError) {
 }
 
 TEST(Study2024, RecordsTheMachine) {
-  const ScratchDirectory scratch;
+  const test::ScratchDirectory scratch;
   const CommandResult result = run_study(scratch, "^floor/fork");
   ASSERT_EQ(result.code, 0) << result.said;
   const json results = json::parse(file_contents(scratch.file("results.json")));
@@ -73,7 +74,7 @@ TEST(Study2024, RefusesAFlagThatItDoesNotKnow) {
 TEST(Study2024, IsDrawnAndSummedUp) {
   const CommandResult python = run_command("/usr/bin/python3 -c 'import pandas, matplotlib'");
   if (python.code != 0) GTEST_SKIP() << "pandas or matplotlib is not installed";
-  const ScratchDirectory scratch;
+  const test::ScratchDirectory scratch;
   const CommandResult study = run_study(scratch, "/(pipe|ring|file_mapping|fork)(/(64|4096))?/r");
   ASSERT_EQ(study.code, 0) << study.said;
 
@@ -91,7 +92,7 @@ TEST(Study2024, IsDrawnAndSummedUp) {
 TEST(Study2024, IsNotDrawnFromResultsWithAnError) {
   const CommandResult python = run_command("/usr/bin/python3 -c 'import pandas'");
   if (python.code != 0) GTEST_SKIP() << "pandas is not installed";
-  const ScratchDirectory scratch;
+  const test::ScratchDirectory scratch;
   std::ofstream(scratch.file("broken.json"))
       << R"({"context": {}, "benchmarks": [{"name": "study/pipe/16", "run_type": "iteration",
              "error_occurred": true, "error_message": "messages were lost"}]})";

@@ -14,14 +14,12 @@
 
 #include "bridge/harness.hpp"
 #include "bridge/raw.hpp"
-#include "door/lingering.hpp"
 #include "farcall/message.h"
+#include "harness/descriptors.hpp"
+#include "harness/lingering.hpp"
 
 namespace farcall::test {
 namespace {
-
-using door::test::lingering;
-using door::test::on_their_way_to;
 
 // One bridge with little memory, a service behind it, and a far side that says what it likes: it
 // hears all that is said in the cluster.
@@ -40,7 +38,7 @@ class BridgeBounds : public testing::Test {
          "door:" + scratch_.file("door") + "=d.v1", "--export", "channel:" + name("c") + "=c.v1",
          "--import", "far.v1=door:" + scratch_.file("far"), "--import",
          "far.v1=channel:" + name("far"), "--import", "c.v1=channel:" + name("r")});
-    ASSERT_TRUE(eventually([] { return send_to(name("r"), "x") == "7 x"; })) << bridge_->said();
+    ASSERT_TRUE(comes_true([] { return send_to(name("r"), "x") == "7 x"; })) << bridge_->said();
     raw_ = std::make_unique<Raw>(nats_->port());
     raw_->send("PING\r\n");
     ASSERT_NE(raw_->read_until("PONG"), "") << "it hears all from now on";
@@ -53,7 +51,7 @@ class BridgeBounds : public testing::Test {
     const std::regex call("MSG far\\.v1 1 (\\S+) ");
     std::string all;
     std::smatch found;
-    ASSERT_TRUE(eventually([&] {
+    ASSERT_TRUE(comes_true([&] {
       all += raw_->read(5);
       return std::regex_search(all, found, call);
     }));
@@ -64,7 +62,7 @@ class BridgeBounds : public testing::Test {
     const std::regex word("MSG " + reply + " 1 (_INBOX\\.\\S+) ");
     std::string all;
     std::smatch found;
-    EXPECT_TRUE(eventually([&] {
+    EXPECT_TRUE(comes_true([&] {
       all += raw_->read(5);
       return std::regex_search(all, found, word);
     }));
@@ -77,14 +75,14 @@ class BridgeBounds : public testing::Test {
     EXPECT_NE(session_of("hang\\.2"), "");
   }
   void expect_service() {
-    EXPECT_EQ(bridge_->wait(0), -1) << bridge_->said();
-    EXPECT_TRUE(eventually([] { return send_to(name("r"), "x", 10) == "7 x"; }));
+    EXPECT_EQ(bridge_->wait(0s), -1) << bridge_->said();
+    EXPECT_TRUE(comes_true([] { return send_to(name("r"), "x", 10) == "7 x"; }));
   }
   // Another client of the channel is served after one has handed over what is long in closing. The
   // bridge stands still until its own descriptor is the last.
   void hand_over_what_lingers(const std::string& channel, const std::string& expected);
 
-  Scratch scratch_;
+  ScratchDirectory scratch_;
   std::unique_ptr<Nats> nats_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Program> bridge_;
@@ -252,7 +250,7 @@ TEST_F(BridgeBounds, WhoKnowsTheSubjectOfOneCallKnowsThatOfNoOther) {
     auto sent = std::async(std::launch::async, [] { return send_to(name("far"), "x", 1); });
     std::string all;
     std::smatch found;
-    ASSERT_TRUE(eventually([&] {
+    ASSERT_TRUE(comes_true([&] {
       all += raw_->read(5);
       return std::regex_search(all, found, call);
     }));
@@ -308,13 +306,13 @@ TEST_F(BridgeBounds, ABridgeThatHasNoMemoryForMoreCallsServesOn) {
     raw_->send("PUB little.v1 is.there 1\r\nx\r\n");
     return raw_->read(200).find("t=7\r\n\r\nx") != std::string::npos;
   };
-  EXPECT_TRUE(eventually(serves)) << little.said();
+  EXPECT_TRUE(comes_true(serves)) << little.said();
   for (int i = 0; i < kCalls; ++i)
     raw_->send("PUB little.v1 asleep." + std::to_string(i) + " 5\r\nsleep\r\n");
   EXPECT_NE(raw_->read_until("k=r;e=" + std::to_string(ENOBUFS)), "") << little.said();
   service_.reset();
   service_ = std::make_unique<Service>(scratch_.file("door"), name("c"));
-  EXPECT_TRUE(eventually(serves)) << little.said();
+  EXPECT_TRUE(comes_true(serves)) << little.said();
   expect_service();
 }
 #endif
@@ -352,7 +350,7 @@ void BridgeBounds::hand_over_what_lingers(const std::string& channel, const std:
     // Descriptors that make the client known are not to be taken for that one.
     ::farcall_send(connection, "x", 1, room.data(), room.size());
     known = true;
-    eventually([&] { return stands.load(); }, 60);
+    comes_true([&] { return stands.load(); }, 60s);
     const iovec word{.iov_base = room.data(), .iov_len = 1};
     const int number = socket.get();
     farcall_message message{};
@@ -363,11 +361,11 @@ void BridgeBounds::hand_over_what_lingers(const std::string& channel, const std:
     const int status = ::farcall_send_message(connection, &message);
     return status < 0 ? std::string(::strerrorname_np(errno)) : std::to_string(status);
   });
-  EXPECT_TRUE(eventually([&] { return known.load(); }));
+  EXPECT_TRUE(comes_true([&] { return known.load(); }));
   bridge_->kill(SIGSTOP);
   const int before = on_their_way_to(bridge_->pid());
   stands = true;
-  EXPECT_TRUE(eventually([&] { return on_their_way_to(bridge_->pid()) > before; }));
+  EXPECT_TRUE(comes_true([&] { return on_their_way_to(bridge_->pid()) > before; }));
   socket.reset();
   bridge_->kill(SIGCONT);
   EXPECT_EQ(sent.get(), expected);

@@ -86,7 +86,7 @@ class BridgeConnect : public testing::Test {
     words.insert(words.end(), options.begin(), options.end());
     return std::make_unique<Program>(words, scratch_.file(name + ".log"));
   }
-  Scratch scratch_;
+  ScratchDirectory scratch_;
 };
 
 TEST_F(BridgeConnect, AServerThatHangsInItsHandshakeIsSaid) {
@@ -94,7 +94,7 @@ TEST_F(BridgeConnect, AServerThatHangsInItsHandshakeIsSaid) {
     Hung hung(tls);
     hung.begin();
     const auto program = bridge({"--nats", hung.url(), "--connect-bound", "1", "--check"}, "check");
-    EXPECT_EQ(program->wait(60), 1) << "tls " << tls << program->said();
+    EXPECT_EQ(program->wait(60s), 1) << "tls " << tls << program->said();
     if (!tls) {
       EXPECT_NE(program->said().find("does not answer"), std::string::npos) << program->said();
     }
@@ -103,7 +103,7 @@ TEST_F(BridgeConnect, AServerThatHangsInItsHandshakeIsSaid) {
   hung.begin();
   const auto program =
       bridge({"--nats", "tls" + hung.url().substr(4), "--connect-bound", "1", "--check"}, "check");
-  EXPECT_EQ(program->wait(60), 1) << program->said();
+  EXPECT_EQ(program->wait(60s), 1) << program->said();
   EXPECT_NE(program->said().find("does not answer"), std::string::npos) << program->said();
 }
 
@@ -117,7 +117,7 @@ TEST_F(BridgeConnect, ABridgeStartsWhereOneOfItsServersHangs) {
         bridge({"--nats", hung.url(), "--nats", nats.url(), "--connect-bound", "1"},
                "start" + std::to_string(i));
     ASSERT_TRUE(
-        eventually([&] { return program->said().find(" served") != std::string::npos; }, 60))
+        comes_true([&] { return program->said().find(" served") != std::string::npos; }, 60s))
         << program->said();
   }
   EXPECT_GE(hung.connections(), 2);
@@ -127,19 +127,19 @@ TEST_F(BridgeConnect, ABridgeComesBackToAServerWhereAnotherHangs) {
   Nats nats(scratch_);
   Hung hung;
   const auto program = bridge({"--nats", nats.url(), "--nats", hung.url()}, "back");
-  ASSERT_TRUE(eventually([&] { return program->said().find(" served") != std::string::npos; }))
+  ASSERT_TRUE(comes_true([&] { return program->said().find(" served") != std::string::npos; }))
       << program->said();
   nats.stop();
   hung.begin();
-  ASSERT_TRUE(eventually([&] { return hung.connections() >= 1; }));
+  ASSERT_TRUE(comes_true([&] { return hung.connections() >= 1; }));
   nats.start();
-  EXPECT_TRUE(eventually(
+  EXPECT_TRUE(comes_true(
       [&] {
         return bridge_status(of_this_test("back")).find("\"connected\":true") != std::string::npos;
       },
-      60));
+      60s));
   program->kill(SIGTERM);
-  EXPECT_EQ(program->wait(60), 0) << program->said();
+  EXPECT_EQ(program->wait(60s), 0) << program->said();
 }
 
 TEST_F(BridgeConnect, ASignalEndsABridgeThatWaitsForAServer) {
@@ -150,9 +150,9 @@ TEST_F(BridgeConnect, ASignalEndsABridgeThatWaitsForAServer) {
       Options options{"--nats", hung.url(), "--connect-bound", "3600"};
       if (check) options.emplace_back("--check");
       const auto program = bridge(options, "signal" + std::to_string(signal) + (check ? "c" : "s"));
-      ASSERT_TRUE(eventually([&] { return hung.connections() == 1; })) << program->said();
+      ASSERT_TRUE(comes_true([&] { return hung.connections() == 1; })) << program->said();
       program->kill(signal);
-      EXPECT_EQ(program->wait(60), check ? 128 + signal : 0) << program->said();
+      EXPECT_EQ(program->wait(60s), check ? 128 + signal : 0) << program->said();
     }
 }
 
@@ -160,13 +160,13 @@ TEST_F(BridgeConnect, ASignalEndsABridgeThatHasLostItsServer) {
   Nats nats(scratch_);
   Hung hung;
   const auto program = bridge({"--nats", nats.url(), "--nats", hung.url()}, "lost");
-  ASSERT_TRUE(eventually([&] { return program->said().find(" served") != std::string::npos; }))
+  ASSERT_TRUE(comes_true([&] { return program->said().find(" served") != std::string::npos; }))
       << program->said();
   nats.stop();
   hung.begin();
-  ASSERT_TRUE(eventually([&] { return hung.connections() >= 1; }));
+  ASSERT_TRUE(comes_true([&] { return hung.connections() >= 1; }));
   program->kill(SIGTERM);
-  EXPECT_EQ(program->wait(60), 0) << program->said();
+  EXPECT_EQ(program->wait(60s), 0) << program->said();
   EXPECT_EQ(program->said().find("without waiting"), std::string::npos) << program->said();
 }
 

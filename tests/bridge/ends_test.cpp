@@ -47,7 +47,7 @@ class BridgeEnds : public testing::Test {
                                      "d.v1=door:" + path("rdoor")};
     options.insert(options.end(), more.begin(), more.end());
     importer_ = start_bridge(scratch_, "ends-importer-" + own, options);
-    ASSERT_TRUE(eventually([this] { return call("x") == "x"; }))
+    ASSERT_TRUE(comes_true([this] { return call("x") == "x"; }))
         << importer_->said() << exporter_->said();
   }
   void start_exporter() {
@@ -61,14 +61,14 @@ class BridgeEnds : public testing::Test {
   std::string end_in_a_call(Program& which) {
     std::string answer;
     std::thread client([&] { answer = call("sleep"); });
-    EXPECT_TRUE(eventually([this] { return service_->seen().sleeping == 1; }));
+    EXPECT_TRUE(comes_true([this] { return service_->seen().sleeping == 1; }));
     which.kill(SIGTERM);
-    EXPECT_EQ(which.wait(60), 0) << which.said();
+    EXPECT_EQ(which.wait(60s), 0) << which.said();
     client.join();
     return answer;
   }
 
-  Scratch scratch_;
+  ScratchDirectory scratch_;
   std::unique_ptr<Nats> nats_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Program> exporter_;
@@ -78,7 +78,7 @@ class BridgeEnds : public testing::Test {
 TEST_F(BridgeEnds, AnImporterEndsWithACallThatNobodyAnswers) {
   start(nats_->url());
   EXPECT_EQ(end_in_a_call(*importer_), "!ECONNRESET");
-  EXPECT_TRUE(eventually([this] { return service_->seen().cancelled == 1; })) << "the server hears";
+  EXPECT_TRUE(comes_true([this] { return service_->seen().cancelled == 1; })) << "the server hears";
 }
 
 TEST_F(BridgeEnds, AnExporterEndsWithACallThatNobodyAnswers) {
@@ -95,9 +95,9 @@ TEST_F(BridgeEnds, AnImporterThatEndsTakesNoAnswerFromTheClientsOfItsChannels) {
     const int before = service_->seen().calls;
     std::string answer;
     std::thread client([&] { answer = send_to(name, answered ? "nap 1000" : "sleep"); });
-    EXPECT_TRUE(eventually([&] { return service_->seen().calls > before; }));
+    EXPECT_TRUE(comes_true([&] { return service_->seen().calls > before; }));
     importer_->kill(SIGTERM);
-    EXPECT_EQ(importer_->wait(60), 0) << importer_->said();
+    EXPECT_EQ(importer_->wait(60s), 0) << importer_->said();
     client.join();
     EXPECT_EQ(answer, answered ? "0 nap 1000" : "!ECONNRESET");
     exporter_ = nullptr;
@@ -110,11 +110,11 @@ TEST_F(BridgeEnds, AnImporterThatEndsTakesNoNewCallOfItsChannels) {
   const int connection = ::farcall_name_open(name.c_str());
   ASSERT_GT(connection, 0);
   std::thread client([&] { (void)send_to(name, "sleep"); });
-  EXPECT_TRUE(eventually([this] { return service_->seen().sleeping == 1; }));
+  EXPECT_TRUE(comes_true([this] { return service_->seen().sleeping == 1; }));
   importer_->kill(SIGTERM);
   // As soon as it knows, and before it is gone.
   int refused = 0;
-  EXPECT_TRUE(eventually([&] {
+  EXPECT_TRUE(comes_true([&] {
     std::string reply(16, '\0');
     const bool served = ::farcall_send(connection, "x", 1, reply.data(), reply.size()) >= 0;
     refused = served ? 0 : errno;
@@ -123,7 +123,7 @@ TEST_F(BridgeEnds, AnImporterThatEndsTakesNoNewCallOfItsChannels) {
   EXPECT_EQ(refused, ECONNREFUSED);
   client.join();
   ::farcall_disconnect(connection);
-  EXPECT_EQ(importer_->wait(60), 0) << importer_->said();
+  EXPECT_EQ(importer_->wait(60s), 0) << importer_->said();
 }
 
 TEST_F(BridgeEnds, ServersThatAreStoppedHoldUpNobody) {
@@ -140,12 +140,12 @@ TEST_F(BridgeEnds, ServersThatAreStoppedHoldUpNobody) {
   ASSERT_NE(exporter_->said().find(" served"), std::string::npos) << exporter_->said();
   importer_ = start_bridge(scratch_, channel("importer"),
                            {"--nats", nats_->url(), "--import", "d.v1=door:" + path("rdoor")});
-  EXPECT_TRUE(eventually([this] { return call("x") == "x"; }));
+  EXPECT_TRUE(comes_true([this] { return call("x") == "x"; }));
   nats_->stop();
   nats_->start();
-  EXPECT_TRUE(eventually([this] { return call("x") == "x"; })) << "it is offered anew";
+  EXPECT_TRUE(comes_true([this] { return call("x") == "x"; })) << "it is offered anew";
   exporter_->kill(SIGTERM);
-  EXPECT_EQ(exporter_->wait(60), 0) << exporter_->said();
+  EXPECT_EQ(exporter_->wait(60s), 0) << exporter_->said();
 }
 
 // What has come is answered, and what comes later is refused.
@@ -165,9 +165,9 @@ TEST_F(BridgeEnds, AnExporterThatEndsUnderLoadLosesNoCall) {
             EXPECT_EQ(answer, "!ECONNREFUSED");
         }
       });
-    EXPECT_TRUE(eventually([&] { return answered > 200; }));
+    EXPECT_TRUE(comes_true([&] { return answered > 200; }));
     exporter_->kill(SIGTERM);
-    EXPECT_EQ(exporter_->wait(60), 0) << exporter_->said();
+    EXPECT_EQ(exporter_->wait(60s), 0) << exporter_->said();
     stop = true;
     for (std::thread& client : clients) client.join();
     importer_ = nullptr;
@@ -186,7 +186,7 @@ TEST_F(BridgeEnds, CallsThatComeAsANameIsInstalledAreServed) {
         while (!stop) (void)call("x");
       });
     start_exporter();
-    const bool is_served = eventually([this] { return call("x") == "x"; });
+    const bool is_served = comes_true([this] { return call("x") == "x"; });
     stop = true;
     for (std::thread& client : clients) client.join();
     ASSERT_TRUE(is_served) << "round " << round << ", exporter: " << exporter_->said();
@@ -200,7 +200,7 @@ TEST_F(BridgeEnds, AStatusIsToldOfAnyPath) {
   const auto bridge = start_bridge(
       scratch_, own, {"--nats", nats_->url(), "--export", "door:" + path("odd\xff") + "=d.v2"});
   EXPECT_NE(bridge_status(own).find("\"connected\":true"), std::string::npos);
-  EXPECT_LT(bridge->wait(0), 0) << "it still runs: " << bridge->said();
+  EXPECT_LT(bridge->wait(0s), 0) << "it still runs: " << bridge->said();
 }
 
 // Another user's may be asked, and that one chooses the paths.
@@ -333,13 +333,13 @@ TEST_F(BridgeEnds, AConnectionThatIsCutInAMessageIsReplacedByOneThatServes) {
   Line line(nats_->port(), 100'000, 1'000'000'000);
   start(line.url());
   const std::string request(60'000, 'r');
-  EXPECT_TRUE(eventually([&] {
+  EXPECT_TRUE(comes_true([&] {
     const std::string answer = call(request);
     EXPECT_TRUE(answer == request || answer.starts_with("!E")) << answer.substr(0, 20);
     return line.cuts() >= 4;
   })) << line.cuts();
   line.relent();
-  EXPECT_TRUE(eventually([&] { return call(request) == request; })) << importer_->said();
+  EXPECT_TRUE(comes_true([&] { return call(request) == request; })) << importer_->said();
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(call(request) == request);
 }
 
@@ -352,14 +352,14 @@ TEST_F(BridgeEnds, APulseThatMayBeLostWithItsConnectionIsCounted) {
   ASSERT_GT(connection, 0) << importer_->said();
   nats_->kill(SIGSTOP);
   ASSERT_EQ(::farcall_pulse(connection, 0, 5, 77), 0);
-  EXPECT_TRUE(eventually([&] {
+  EXPECT_TRUE(comes_true([&] {
     return bridge_status(own).find("\"pulses\":1") != std::string::npos;
   })) << bridge_status(own);
   // However long it takes the bridge to know: longer than its bound, here.
   importer_->kill(SIGSTOP);
   nap(3000);
   importer_->kill(SIGCONT);
-  EXPECT_TRUE(eventually([&] {
+  EXPECT_TRUE(comes_true([&] {
     return bridge_status(own).find("\"uncertain\":1") != std::string::npos;
   })) << bridge_status(own);
   nats_->kill(SIGCONT);
@@ -391,8 +391,8 @@ TEST_F(BridgeEnds, ASilentClusterKeepsManyNoLongerThanOne) {
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(late, 0);
   nats_->kill(SIGCONT);
-  EXPECT_TRUE(eventually([&] { return call("x") == "x"; })) << importer_->said();
-  EXPECT_TRUE(eventually([&] {
+  EXPECT_TRUE(comes_true([&] { return call("x") == "x"; })) << importer_->said();
+  EXPECT_TRUE(comes_true([&] {
     (void)call("x");
     return threads() <= before + 4;
   })) << threads()
@@ -405,12 +405,12 @@ TEST_F(BridgeEnds, AServerHearsOfACallThatFailedWithItsCluster) {
   start(nats_->url());
   std::string answer;
   std::thread client([&] { answer = call("sleep"); });
-  EXPECT_TRUE(eventually([this] { return service_->seen().sleeping == 1; }));
+  EXPECT_TRUE(comes_true([this] { return service_->seen().sleeping == 1; }));
   nats_->stop();
   client.join();
   EXPECT_EQ(answer, "!ECONNRESET");
   nats_->start();
-  EXPECT_TRUE(eventually([this] { return service_->seen().cancelled == 1; }));
+  EXPECT_TRUE(comes_true([this] { return service_->seen().cancelled == 1; }));
 }
 
 // Its request has credit, and the line takes nothing. Who looks after all calls does not wait.
@@ -432,7 +432,7 @@ TEST_F(BridgeEnds, AClientThatDiesInTheMiddleOfItsRequestStopsNoDeadline) {
   }
   std::string all;
   std::smatch found;
-  ASSERT_TRUE(eventually([&] {
+  ASSERT_TRUE(comes_true([&] {
     all += raw.read(5);
     return std::regex_search(all, found, std::regex("MSG long\\.v1 1 (\\S+) "));
   })) << importer_->said();
@@ -448,7 +448,7 @@ TEST_F(BridgeEnds, AClientThatDiesInTheMiddleOfItsRequestStopsNoDeadline) {
     answer = call_door(path("late"), "x");
     over = true;
   });
-  EXPECT_TRUE(eventually([&] { return over.load(); }));
+  EXPECT_TRUE(comes_true([&] { return over.load(); }));
   line.stall(false);
   late.join();
   EXPECT_EQ(answer, "!ETIMEDOUT");

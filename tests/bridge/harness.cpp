@@ -17,7 +17,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -76,22 +75,6 @@ Ledger& ledger() {
 
 void nap(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
-Scratch::Scratch() {
-  std::string name = std::filesystem::temp_directory_path() / "farcall-bridge-XXXXXX";
-  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-  path_ = name;
-}
-
-Scratch::~Scratch() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string Scratch::write(const std::string& name, const std::string& text) const {
-  std::ofstream(file(name)) << text;
-  return file(name);
-}
-
 Program::Program(const std::vector<std::string>& words, const std::string& log, const Machine& on)
     : log_(log) {
   const pid_t parent = ::getpid();
@@ -119,15 +102,15 @@ Program::~Program() {
 
 void Program::kill(int signal) const { tell(pid_, signal); }
 
-int Program::wait(double seconds) {
-  eventually(
+int Program::wait(std::chrono::seconds time) {
+  comes_true(
       [this] {
         int status = 0;
         if (status_ < 0 && ::waitpid(pid_, &status, WNOHANG) == pid_)
           status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
         return status_ >= 0;
       },
-      seconds);
+      time);
   return status_;
 }
 
@@ -137,7 +120,7 @@ std::string no_nats() {
   return ::access("/usr/sbin/nats-server", X_OK) == 0 ? "" : "there is no nats-server";
 }
 
-Nats::Nats(const Scratch& scratch, const std::string& configuration, const Machine& on,
+Nats::Nats(const ScratchDirectory& scratch, const std::string& configuration, const Machine& on,
            const std::string& address, int port, const std::string& name)
     : scratch_(scratch), name_(name), address_(address), on_(on), port_(port) {
   for (int tries = 0; tries < 20; ++tries) {
@@ -162,8 +145,8 @@ bool Nats::try_to_start() {
   const auto is_ready = [this] {
     return program_->said().find("Server is ready") != std::string::npos;
   };
-  eventually([&] { return is_ready() || program_->wait(0) >= 0; });
-  if (is_ready() && program_->wait(0) < 0) return true;
+  comes_true([&] { return is_ready() || program_->wait(0s) >= 0; });
+  if (is_ready() && program_->wait(0s) < 0) return true;
   const std::string said = program_->said();
   // One that has not come to say anything may do so another time.
   if (said.empty() || said.find("address already in use") != std::string::npos) return false;
@@ -175,23 +158,23 @@ void Nats::start() {
     if (try_to_start()) return;
     nap(100);
   }
-  throw std::runtime_error("nats-server (status " + std::to_string(program_->wait(0)) +
+  throw std::runtime_error("nats-server (status " + std::to_string(program_->wait(0s)) +
                            "): " + program_->said());
 }
 
-std::unique_ptr<Program> start_bridge(const Scratch& scratch, const std::string& name,
+std::unique_ptr<Program> start_bridge(const ScratchDirectory& scratch, const std::string& name,
                                       const std::vector<std::string>& options, const Machine& on) {
   std::vector<std::string> words{FARCALL_COMMAND, "bridge", "--status-name", name};
   words.insert(words.end(), options.begin(), options.end());
   auto program = std::make_unique<Program>(words, scratch.file(name + ".log"), on);
-  eventually([&] {
-    return program->said().find(" served") != std::string::npos || program->wait(0) >= 0;
+  comes_true([&] {
+    return program->said().find(" served") != std::string::npos || program->wait(0s) >= 0;
   });
   return program;
 }
 
 std::string bridge_status(const std::string& name, const Machine& on) {
-  const Scratch scratch;
+  const ScratchDirectory scratch;
   Program program({FARCALL_COMMAND, "bridge", "status", "--json", "--status-name", name},
                   scratch.file("status"), on);
   program.wait();
@@ -336,7 +319,7 @@ Service::Service(const std::string& path, const std::string& channel, const Mach
     run(path, channel);
     ::_exit(1);
   }
-  if (!eventually([this] { return seen_->ready != 0; }))
+  if (!comes_true([this] { return seen_->ready != 0; }))
     throw std::runtime_error("the service does not start");
 }
 

@@ -13,25 +13,17 @@
 #include <utility>
 #include <vector>
 
+#include "harness/eventually.hpp"
+#include "harness/scratch.hpp"
+
 namespace farcall::test {
 
-// Polls; whether it became so within so many seconds.
+// A bridge comes back after seconds.
 template <class Condition>
-bool eventually(const Condition& condition, double seconds = 20);
+bool comes_true(Condition condition, std::chrono::seconds time = 20s) {
+  return eventually(condition, time);
+}
 void nap(int milliseconds);
-
-class Scratch {
- public:
-  Scratch();
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch();
-  [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
-  std::string write(const std::string& name, const std::string& text) const;
-
- private:
-  std::string path_;
-};
 
 // A network namespace, as a machine of its own; empty: this one.
 using Machine = std::string;
@@ -45,8 +37,8 @@ class Program {
   ~Program();
   // With SIGSTOP it returns when nothing of it runs any more.
   void kill(int signal) const;
-  // The exit status, or 128 + the signal; -1: it still runs after so many seconds.
-  int wait(double seconds = 20);
+  // The exit status, or 128 + the signal; -1: it still runs after that time.
+  int wait(std::chrono::seconds time = 20s);
   [[nodiscard]] std::string said() const;
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
 
@@ -61,7 +53,7 @@ std::string no_nats();
 class Nats {
  public:
   // `configuration`: more of it, behind the port.
-  explicit Nats(const Scratch& scratch, const std::string& configuration = {},
+  explicit Nats(const ScratchDirectory& scratch, const std::string& configuration = {},
                 const Machine& on = {}, const std::string& address = "127.0.0.1", int port = 0,
                 const std::string& name = "nats");
   [[nodiscard]] std::string url(const std::string& scheme = "nats") const;
@@ -73,7 +65,7 @@ class Nats {
  private:
   // Whether it listens. Somebody else may have been given the port meanwhile.
   bool try_to_start();
-  const Scratch& scratch_;
+  const ScratchDirectory& scratch_;
   const std::string name_;
   const std::string address_;
   const Machine on_;
@@ -82,7 +74,7 @@ class Nats {
 };
 
 // farcall bridge. Returns when it serves, or has ended.
-std::unique_ptr<Program> start_bridge(const Scratch& scratch, const std::string& name,
+std::unique_ptr<Program> start_bridge(const ScratchDirectory& scratch, const std::string& name,
                                       const std::vector<std::string>& options,
                                       const Machine& on = {});
 std::string bridge_status(const std::string& name, const Machine& on = {});
@@ -157,14 +149,5 @@ class DoorClient {
 std::string call_door(const std::string& path, const std::string& request);
 // Sends to a channel. The reply behind its status and a space, or "!" and the name of the errno.
 std::string send_to(const std::string& channel, const std::string& request, double timeout_s = 0);
-
-template <class Condition>
-bool eventually(const Condition& condition, double seconds) {
-  for (int i = 0; i < static_cast<int>(seconds * 100); ++i) {
-    if (condition()) return true;
-    nap(10);
-  }
-  return condition();
-}
 
 }  // namespace farcall::test

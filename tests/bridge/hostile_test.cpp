@@ -31,7 +31,7 @@ class BridgeHostile : public testing::Test {
         scratch_, name("i"),
         {"--nats", nats_->url(), "--death-bound", "1", "--import",
          "d.v1=door:" + scratch_.file("rdoor"), "--import", "c.v1=channel:" + name("r")});
-    ASSERT_TRUE(eventually([this] { return call("x") == "x"; }));
+    ASSERT_TRUE(comes_true([this] { return call("x") == "x"; }));
     raw_ = std::make_unique<Raw>(nats_->port());
   }
   static std::string name(const std::string& what) {
@@ -41,12 +41,12 @@ class BridgeHostile : public testing::Test {
     return call_door(scratch_.file("rdoor"), request);
   }
   void expect_service() {
-    EXPECT_EQ(exporter_->wait(0), -1) << exporter_->said();
-    EXPECT_EQ(importer_->wait(0), -1) << importer_->said();
-    EXPECT_TRUE(eventually([this] { return call("x") == "x"; }));
-    EXPECT_TRUE(eventually([] { return send_to(name("r"), "x") == "7 x"; }));
+    EXPECT_EQ(exporter_->wait(0s), -1) << exporter_->said();
+    EXPECT_EQ(importer_->wait(0s), -1) << importer_->said();
+    EXPECT_TRUE(comes_true([this] { return call("x") == "x"; }));
+    EXPECT_TRUE(comes_true([] { return send_to(name("r"), "x") == "7 x"; }));
   }
-  Scratch scratch_;
+  ScratchDirectory scratch_;
   std::unique_ptr<Nats> nats_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Program> exporter_;
@@ -81,7 +81,7 @@ TEST_F(BridgeHostile, PromisedPiecesThatNeverComeAreForgotten) {
   EXPECT_NE(raw_->read_until("k=w"), "") << "they are waited for";
   expect_service();
   // More of it than the bridge may hold is refused, and what is given up makes room again.
-  EXPECT_TRUE(eventually([this] {
+  EXPECT_TRUE(comes_true([this] {
     raw_->publish("d.v1", "answer.here", "1;k=c;s=60000000", "x");
     return raw_->read(50).find("k=w") != std::string::npos;
   }));

@@ -10,7 +10,7 @@
 
 #include "bridge/bridge.hpp"
 #include "bridge/harness.hpp"
-#include "door/child.hpp"
+#include "harness/child.hpp"
 
 extern "C" const char __executable_start;  // NOLINT: the linker's
 extern "C" const char etext;
@@ -39,13 +39,9 @@ extern "C" int pthread_setcancelstate(int state, int* before) {
 namespace farcall::test {
 namespace {
 
-using door::test::Child;
-using door::test::Event;
-using door::test::Shared;
-
 TEST(BridgeLibrary, ACallThatBeginsWhenItsBridgeIsNoMoreIsRefused) {
   if (const std::string reason = no_nats(); !reason.empty()) GTEST_SKIP() << reason;
-  const Scratch scratch;
+  const ScratchDirectory scratch;
   const Nats nats(scratch);
   const std::string path = scratch.file("door");
   const Shared<Event> ready;
@@ -63,12 +59,12 @@ TEST(BridgeLibrary, ACallThatBeginsWhenItsBridgeIsNoMoreIsRefused) {
   auto bridge = std::make_unique<bridge::Bridge>(config);
   closed = true;
   ready->happens();
-  EXPECT_TRUE(eventually([] { return held == 1; }));
+  EXPECT_TRUE(comes_true([] { return held == 1; }));
   bridge.reset();
   // Another one in its place, which is none of that client's business.
   bridge = std::make_unique<bridge::Bridge>(config);
   closed = false;
-  EXPECT_TRUE(eventually([&] { return *answered != 0; }));
+  EXPECT_TRUE(comes_true([&] { return *answered != 0; }));
   EXPECT_EQ(*answered, 1);
 }
 

@@ -58,7 +58,7 @@ class BridgeMeaning : public testing::Test {
     start_service();
     start_exporter();
     start_importer();
-    ASSERT_TRUE(eventually([this] { return call_door(path("rdoor"), "x") == "x"; }))
+    ASSERT_TRUE(comes_true([this] { return call_door(path("rdoor"), "x") == "x"; }))
         << importer_->said() << exporter_->said();
   }
   [[nodiscard]] std::string call(const std::string& request) const {
@@ -97,7 +97,7 @@ class BridgeMeaning : public testing::Test {
   // In seconds: short only where it is waited for, as who gets no processor for so long is dead.
   std::string death_bound_ = "10";
   std::string connect_bound_ = "20";
-  Scratch scratch_;
+  ScratchDirectory scratch_;
   std::unique_ptr<Nats> nats_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Program> exporter_;
@@ -144,8 +144,8 @@ TEST_F(BridgeMeaning, AnExporterWithoutAServerRefuses) {
   start_importer();
   EXPECT_EQ(call("x"), "!ECONNREFUSED");
   start_service();
-  EXPECT_TRUE(eventually([this] { return call("x") == "x"; })) << "once there is one it serves";
-  EXPECT_TRUE(eventually([this] { return send("x") == "7 x"; }));
+  EXPECT_TRUE(comes_true([this] { return call("x") == "x"; })) << "once there is one it serves";
+  EXPECT_TRUE(comes_true([this] { return send("x") == "7 x"; }));
 }
 
 TEST_F(BridgeMeaning, AServerThatDiesInACallResetsIt) {
@@ -153,8 +153,8 @@ TEST_F(BridgeMeaning, AServerThatDiesInACallResetsIt) {
   EXPECT_EQ(call("die"), "!ECONNRESET");
   service_ = nullptr;
   start_service();
-  EXPECT_TRUE(eventually([this] { return call("x") == "x"; })) << "the next server is found";
-  EXPECT_TRUE(eventually([this] { return send("x") == "7 x"; }));
+  EXPECT_TRUE(comes_true([this] { return call("x") == "x"; })) << "the next server is found";
+  EXPECT_TRUE(comes_true([this] { return send("x") == "7 x"; }));
   EXPECT_EQ(send("die"), "!ECONNRESET");
 }
 
@@ -165,7 +165,7 @@ TEST_F(BridgeMeaning, AnExporterThatDiesInACallResetsItWithinTheBound) {
   std::string channel_result;
   std::thread by_door([&] { door_result = call("sleep"); });
   std::thread by_channel([&] { channel_result = send("sleep"); });
-  EXPECT_TRUE(eventually([this] { return seen().sleeping == 2; }));
+  EXPECT_TRUE(comes_true([this] { return seen().sleeping == 2; }));
   exporter_->kill(SIGKILL);
   by_door.join();
   by_channel.join();
@@ -188,7 +188,7 @@ TEST_F(BridgeMeaning, ALongCallIsKeptAliveForWhoIsLessPatient) {
   start_exporter();
   death_bound_ = "2";
   start_importer();
-  ASSERT_TRUE(eventually([this] { return call("x") == "x"; }));
+  ASSERT_TRUE(comes_true([this] { return call("x") == "x"; }));
   std::string answer;
   // Once more where a bridge has had no processor for that bound.
   for (int tries = 0; tries < 3 && answer != "nap 5000"; ++tries) answer = call("nap 5000");
@@ -201,7 +201,7 @@ TEST_F(BridgeMeaning, AFrozenExporterResetsCallsAndServesAgain) {
   exporter_->kill(SIGSTOP);
   EXPECT_EQ(call("x"), "!ECONNRESET");
   exporter_->kill(SIGCONT);
-  EXPECT_TRUE(eventually([this] { return call("x") == "x"; }));
+  EXPECT_TRUE(comes_true([this] { return call("x") == "x"; }));
 }
 
 TEST_F(BridgeMeaning, ADoorClientThatDiesIsToldToTheFarServer) {
@@ -212,10 +212,10 @@ TEST_F(BridgeMeaning, ADoorClientThatDiesIsToldToTheFarServer) {
     call_door(there, "sleep");
     ::_exit(0);
   }
-  EXPECT_TRUE(eventually([this] { return seen().sleeping == 1; }));
+  EXPECT_TRUE(comes_true([this] { return seen().sleeping == 1; }));
   ::kill(client, SIGKILL);
   ::waitpid(client, nullptr, 0);
-  EXPECT_TRUE(eventually([this] { return seen().cancelled == 1; }));
+  EXPECT_TRUE(comes_true([this] { return seen().cancelled == 1; }));
   EXPECT_EQ(call("x"), "x");
 }
 
@@ -224,9 +224,9 @@ TEST_F(BridgeMeaning, AChannelsClientThatGivesUpIsToldToTheFarServer) {
   ::signal(SIGUSR1, [](int) {});
   std::string answer;
   std::thread interrupted([&] { answer = send("sleep"); });
-  EXPECT_TRUE(eventually([this] { return seen().sleeping == 1; }));
+  EXPECT_TRUE(comes_true([this] { return seen().sleeping == 1; }));
   // Again where the far server had the request before this thread went to wait.
-  EXPECT_TRUE(eventually([&] {
+  EXPECT_TRUE(comes_true([&] {
     if (seen().cancelled == 0) ::pthread_kill(interrupted.native_handle(), SIGUSR1);
     return seen().cancelled == 1;
   }));
@@ -239,10 +239,10 @@ TEST_F(BridgeMeaning, AChannelsClientThatGivesUpIsToldToTheFarServer) {
     send_to(there, "sleep");
     ::_exit(0);
   }
-  EXPECT_TRUE(eventually([this] { return seen().sleeping == 2; }));
+  EXPECT_TRUE(comes_true([this] { return seen().sleeping == 2; }));
   ::kill(client, SIGKILL);
   ::waitpid(client, nullptr, 0);
-  EXPECT_TRUE(eventually([this] { return seen().cancelled == 2; }));
+  EXPECT_TRUE(comes_true([this] { return seen().cancelled == 2; }));
   EXPECT_EQ(send("x"), "7 x");
 }
 
@@ -250,10 +250,10 @@ TEST_F(BridgeMeaning, AnImporterThatDiesIsToldToTheFarServer) {
   death_bound_ = "1";
   start_all();
   std::thread client([&] { (void)call("sleep"); });
-  EXPECT_TRUE(eventually([this] { return seen().sleeping == 1; }));
+  EXPECT_TRUE(comes_true([this] { return seen().sleeping == 1; }));
   importer_->kill(SIGKILL);
   client.join();
-  EXPECT_TRUE(eventually([this] { return seen().cancelled == 1; }));
+  EXPECT_TRUE(comes_true([this] { return seen().cancelled == 1; }));
 }
 
 TEST_F(BridgeMeaning, LongRequestsAndRepliesTravelInPieces) {
@@ -304,7 +304,7 @@ TEST_F(BridgeMeaning, OneWayMessagesOfAThreadKeepTheirOrder) {
     const std::string number = std::to_string(i);
     ASSERT_EQ(::farcall_send_one_way(connection, number.data(), number.size()), 0);
   }
-  EXPECT_TRUE(eventually([this] { return seen().one_way == 500; })) << seen().one_way;
+  EXPECT_TRUE(comes_true([this] { return seen().one_way == 500; })) << seen().one_way;
   EXPECT_EQ(seen().out_of_order, 0);
   ::farcall_disconnect(connection);
 }
@@ -318,7 +318,7 @@ TEST_F(BridgeMeaning, ALongOneWayMessageKeepsItsPlace) {
     if (i % 2 == 0) number.resize(std::size_t{3} << 20, ' ');
     ASSERT_EQ(::farcall_send_one_way(connection, number.data(), number.size()), 0);
   }
-  EXPECT_TRUE(eventually([this] { return seen().one_way == 6; })) << seen().one_way;
+  EXPECT_TRUE(comes_true([this] { return seen().one_way == 6; })) << seen().one_way;
   EXPECT_EQ(seen().out_of_order, 0);
   ::farcall_disconnect(connection);
 }
@@ -328,12 +328,12 @@ TEST_F(BridgeMeaning, PulsesArriveAndThoseThatNobodyHearsAreCounted) {
   const int connection = ::farcall_name_open(channel("r").c_str());
   ASSERT_GT(connection, 0);
   ASSERT_EQ(::farcall_pulse(connection, 0, 5, 77), 0);
-  EXPECT_TRUE(eventually([this] { return seen().pulses == 1; }));
+  EXPECT_TRUE(comes_true([this] { return seen().pulses == 1; }));
   EXPECT_EQ(seen().pulse_code, 5);
   EXPECT_EQ(seen().pulse_value, 77);
   exporter_ = nullptr;
   ASSERT_EQ(::farcall_pulse(connection, 0, 5, 78), 0);
-  EXPECT_TRUE(eventually([] {
+  EXPECT_TRUE(comes_true([] {
     return bridge_status(channel("importer")).find("\"undelivered\":1") != std::string::npos;
   })) << bridge_status(channel("importer"));
   ::farcall_disconnect(connection);
@@ -352,13 +352,13 @@ TEST_F(BridgeMeaning, NoOneWayMessageIsLostUncounted) {
     const Options more = with({});
     check.insert(check.end(), more.begin(), more.end());
     Program program(check, scratch_.file("check"));
-    EXPECT_EQ(program.wait(60), 0) << program.said();
+    EXPECT_EQ(program.wait(60s), 0) << program.said();
   }
   stop = true;
   client.join();
   ::farcall_disconnect(connection);
   const std::string importer = channel("importer");
-  EXPECT_TRUE(eventually([&] { return seen().one_way + undelivered(importer) == sent; }))
+  EXPECT_TRUE(comes_true([&] { return seen().one_way + undelivered(importer) == sent; }))
       << seen().one_way << " of " << sent << bridge_status(importer);
 }
 
@@ -367,14 +367,14 @@ TEST_F(BridgeMeaning, OneWayMessagesThatAreLostWithTheirServerAreCounted) {
   const int connection = ::farcall_name_open(channel("r").c_str());
   ASSERT_GT(connection, 0);
   ASSERT_EQ(::farcall_send_one_way(connection, "a", 1), 0);
-  ASSERT_TRUE(eventually([this] { return seen().one_way == 1; }));
+  ASSERT_TRUE(comes_true([this] { return seen().one_way == 1; }));
   service_->kill(SIGSTOP);
   const std::string exporter = channel("exporter");
   ASSERT_EQ(::farcall_send_one_way(connection, "b", 1), 0);
-  ASSERT_TRUE(eventually([&] { return count(exporter, "one_way") == 2; }));
+  ASSERT_TRUE(comes_true([&] { return count(exporter, "one_way") == 2; }));
   ASSERT_EQ(::farcall_send_one_way(connection, "c", 1), 0);  // which waits for the other
   service_->kill(SIGKILL);
-  EXPECT_TRUE(eventually([&] {
+  EXPECT_TRUE(comes_true([&] {
     return count(exporter, "uncertain") == 1 &&
            undelivered(exporter) + undelivered(channel("importer")) == 1;
   })) << bridge_status(exporter);
@@ -396,7 +396,7 @@ TEST_F(BridgeMeaning, AnotherExporterThatStartsLosesNoOneWayMessage) {
   stop = true;
   client.join();
   ::farcall_disconnect(connection);
-  EXPECT_TRUE(eventually([&] { return seen().one_way == sent; }))
+  EXPECT_TRUE(comes_true([&] { return seen().one_way == sent; }))
       << seen().one_way << " of " << sent << bridge_status(channel("importer"));
 }
 
@@ -443,11 +443,11 @@ TEST_F(BridgeMeaning, WithoutTheClusterCallsFailAndThenAreServedAgain) {
   start_all();
   nats_->stop();
   // As soon as the importer knows.
-  EXPECT_TRUE(eventually([this] { return call("x") == "!ENETDOWN"; }));
+  EXPECT_TRUE(comes_true([this] { return call("x") == "!ENETDOWN"; }));
   EXPECT_EQ(send("x"), "!ENETDOWN");
   nats_->start();
-  EXPECT_TRUE(eventually([this] { return call("x") == "x"; }, 30)) << importer_->said();
-  EXPECT_TRUE(eventually([this] { return send("x") == "7 x"; }, 30));
+  EXPECT_TRUE(comes_true([this] { return call("x") == "x"; }, 30s)) << importer_->said();
+  EXPECT_TRUE(comes_true([this] { return send("x") == "7 x"; }, 30s));
 }
 
 TEST_F(BridgeMeaning, OnlyCallsOfIdempotentNamesAreSentAgain) {
@@ -462,7 +462,7 @@ TEST_F(BridgeMeaning, OnlyCallsOfIdempotentNamesAreSentAgain) {
                            path("once") + "\"\n";
   importer_ = start_bridge(scratch_, channel("importer"),
                            {"--config", scratch_.write("bridge.toml", text)});
-  ASSERT_TRUE(eventually([this] { return call_door(path("once"), "x") == "x"; }))
+  ASSERT_TRUE(comes_true([this] { return call_door(path("once"), "x") == "x"; }))
       << importer_->said();
   exporter_->kill(SIGSTOP);
   std::string once;
@@ -488,7 +488,7 @@ TEST_F(BridgeMeaning, ADeadlineOfTheNameEndsACallOnBothSides) {
   for (int tries = 0; tries < 20 && seen().sleeping == 0; ++tries)
     EXPECT_EQ(call("sleep"), "!ETIMEDOUT");
   EXPECT_GT(seen().sleeping, 0);
-  EXPECT_TRUE(eventually([this] { return seen().cancelled == seen().sleeping; }));
+  EXPECT_TRUE(comes_true([this] { return seen().cancelled == seen().sleeping; }));
 }
 
 TEST_F(BridgeMeaning, ADeadlineOfTheNameHoldsWhileTheClusterIsAway) {
@@ -531,12 +531,12 @@ TEST_F(BridgeMeaning, SeveralExportersAreOneService) {
   const auto exporter = start_bridge(scratch_, channel("exporter2"),
                                      with({"--export", "door:" + path("door2") + "=d.v1"}));
   start_importer();
-  ASSERT_TRUE(eventually([this] { return call("x") == "x"; }));
+  ASSERT_TRUE(comes_true([this] { return call("x") == "x"; }));
   for (int i = 0; i < 60; ++i) EXPECT_EQ(call("x"), "x");
   EXPECT_GT(seen().calls, 0);
   EXPECT_GT(second->seen().calls, 0);
   service_->kill(SIGKILL);  // what it has not seen is served by the other
-  EXPECT_TRUE(eventually([this] { return call("x") == "x"; }));
+  EXPECT_TRUE(comes_true([this] { return call("x") == "x"; }));
   for (int i = 0; i < 40; ++i) EXPECT_EQ(call("x"), "x");
 }
 
@@ -545,7 +545,7 @@ TEST_F(BridgeMeaning, ASlowCallDelaysNoOther) {
   start_all();
   std::vector<std::thread> sleepers;
   for (int i = 0; i < 8; ++i) sleepers.emplace_back([&] { (void)call("sleep"); });
-  EXPECT_TRUE(eventually([this] { return seen().sleeping == 8; })) << seen().sleeping;
+  EXPECT_TRUE(comes_true([this] { return seen().sleeping == 8; })) << seen().sleeping;
   EXPECT_EQ(call("x"), "x");
   exporter_->kill(SIGKILL);
   for (std::thread& sleeper : sleepers) sleeper.join();

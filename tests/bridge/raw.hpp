@@ -45,7 +45,7 @@ class Raw {
   // Until that has come among what comes; "" where it does not.
   std::string read_until(const std::string& text) const {
     std::string all;
-    const bool came = eventually([&] {
+    const bool came = comes_true([&] {
       all += read(5);
       return all.find(text) != std::string::npos;
     });

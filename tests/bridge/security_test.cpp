@@ -56,7 +56,7 @@ class BridgeSecurity : public testing::Test {
                    {"--export", "door:" + scratch_.file("door") + "=d.v1", "--connect-bound", "10",
                     "--import", "e.v1=door:" + scratch_.file("rdoor")});
     const auto bridge = start_bridge(scratch_, own("refused"), options);
-    EXPECT_EQ(bridge->wait(30), code) << bridge->said();
+    EXPECT_EQ(bridge->wait(30s), code) << bridge->said();
     EXPECT_NE(::access(scratch_.file("rdoor").c_str(), F_OK), 0) << "nothing is half started";
     return bridge->said();
   }
@@ -67,7 +67,7 @@ class BridgeSecurity : public testing::Test {
                    {"--death-bound", "8", "--export", "door:" + scratch_.file("door") + "=d.v1",
                     "--import", "d.v1=door:" + scratch_.file("rdoor")});
     const auto bridge = start_bridge(scratch_, own("serves"), options);
-    EXPECT_TRUE(eventually([&] { return call_door(scratch_.file("rdoor"), "x") == "x"; }))
+    EXPECT_TRUE(comes_true([&] { return call_door(scratch_.file("rdoor"), "x") == "x"; }))
         << bridge->said();
     expect_long_calls();
     EXPECT_NE(bridge_status(own("serves")).find("\"reconnects\":0"), std::string::npos)
@@ -90,7 +90,7 @@ class BridgeSecurity : public testing::Test {
       if (round == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
     }
   }
-  Scratch scratch_;
+  ScratchDirectory scratch_;
 };
 
 void expect_says(const std::string& text, const std::string& what) {
@@ -232,7 +232,7 @@ TEST_F(BridgeSecurity, TheModeOfAnImportedDoorIsThatOfItsName) {
   {
     const auto bridge = start_bridge(scratch_, own("mode"),
                                      {"--nats", nats.url(), "--import", "d.v1=door:" + path});
-    EXPECT_EQ(bridge->wait(0), -1) << bridge->said();
+    EXPECT_EQ(bridge->wait(0s), -1) << bridge->said();
     EXPECT_EQ(mode_of(path), 0600U);
   }
   const int changes = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
@@ -240,7 +240,7 @@ TEST_F(BridgeSecurity, TheModeOfAnImportedDoorIsThatOfItsName) {
   const auto second =
       start_bridge(scratch_, own("taken"),
                    {"--nats", nats.url(), "--import", "d.v1=door:" + scratch_.file("taken")});
-  EXPECT_EQ(second->wait(30), 1) << second->said();
+  EXPECT_EQ(second->wait(30s), 1) << second->said();
   EXPECT_EQ(mode_of(scratch_.file("taken")), 0640U) << "somebody else's door stays as it was";
   inotify_event change{};
   EXPECT_EQ(::read(changes, &change, sizeof change), -1) << "at any moment";
@@ -261,11 +261,11 @@ TEST_F(BridgeSecurity, TheModeOfAFileBehindALinkIsNotChanged) {
   const Options options{"--nats", nats.url(), "--import", "d.v1=door:" + link};
   ::chmod(file.c_str(), 0666);
   const auto refused = start_bridge(scratch_, own("link"), options);
-  EXPECT_EQ(refused->wait(30), 1) << refused->said();
+  EXPECT_EQ(refused->wait(30s), 1) << refused->said();
   EXPECT_EQ(mode_of(file), 0666U);
   ::chmod(file.c_str(), 0600);
   const auto right = start_bridge(scratch_, own("right"), options);
-  EXPECT_EQ(right->wait(0), -1) << right->said();
+  EXPECT_EQ(right->wait(0s), -1) << right->said();
 }
 
 TEST_F(BridgeSecurity, BoundsThatCannotBeAreRefusedInTheCommandLineToo) {
@@ -274,7 +274,7 @@ TEST_F(BridgeSecurity, BoundsThatCannotBeAreRefusedInTheCommandLineToo) {
       Program program({FARCALL_COMMAND, "bridge", "--nats", "nats://127.0.0.1:1", "--export",
                        "door:/nowhere=d.v1", option, bound},
                       scratch_.file("bounds"));
-      EXPECT_EQ(program.wait(60), 2) << option << ' ' << bound << program.said();
+      EXPECT_EQ(program.wait(60s), 2) << option << ' ' << bound << program.said();
     }
 }
 
@@ -300,7 +300,7 @@ TEST_F(BridgeSecurity, BridgesWithInboxesOfTheirOwnServeEachOther) {
   const auto call = [&](const std::string& text) {
     return call_door(scratch_.file("rdoor"), text);
   };
-  EXPECT_TRUE(eventually([&] { return call("x") == "x"; })) << exporter->said() << importer->said();
+  EXPECT_TRUE(comes_true([&] { return call("x") == "x"; })) << exporter->said() << importer->said();
   const std::string longer(1'000'000, 'l');
   EXPECT_TRUE(call(longer) == longer);
 }
@@ -317,7 +317,7 @@ TEST_F(BridgeSecurity, TwoDomainsDoNotMeet) {
   const auto other = start_bridge(scratch_, own("other"),
                                   {"--nats", nats.url(), "--domain", "test", "--import",
                                    "d.v1=door:" + scratch_.file("other")});
-  EXPECT_TRUE(eventually([&] { return call_door(scratch_.file("same"), "x") == "x"; }));
+  EXPECT_TRUE(comes_true([&] { return call_door(scratch_.file("same"), "x") == "x"; }));
   EXPECT_EQ(call_door(scratch_.file("other"), "x"), "!ECONNREFUSED");
 }
 

@@ -57,7 +57,7 @@ std::string read(TBinaryProtocol& protocol) {
 
 TEST(BridgeThrift, WorksOverAnImportedName) {
   if (const std::string reason = no_nats(); !reason.empty()) GTEST_SKIP() << reason;
-  const Scratch scratch;
+  const ScratchDirectory scratch;
   const Nats nats(scratch);
   const std::string channel = "bridge-thrift-" + std::to_string(::getpid());
   const pid_t parent = ::getpid();
@@ -68,7 +68,7 @@ TEST(BridgeThrift, WorksOverAnImportedName) {
   const auto importer =
       start_bridge(scratch, channel + "-i",
                    {"--nats", nats.url(), "--import", "t.v1=channel:" + channel + "-far"});
-  EXPECT_TRUE(eventually([&] {
+  EXPECT_TRUE(comes_true([&] {
     return bridge_status(channel + "-x").find("\"local_server\":true") != std::string::npos;
   }));
   auto transport = std::make_shared<thrift::TFarcallTransport>(channel + "-far");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Messages from one writer to several readers: what they get, in which order, and when not.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -11,7 +12,6 @@
 #include <thread>
 
 #include "broadcast/pattern.hpp"
-#include "door/usage.hpp"
 #include "farcall/error.hpp"
 #include "farcall/ring/broadcast_ring.hpp"
 

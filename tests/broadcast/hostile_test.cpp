@@ -13,23 +13,23 @@
 
 #include "broadcast/pattern.hpp"
 #include "broadcast/welcome.hpp"
-#include "door/child.hpp"
-#include "door/lingering.hpp"
-#include "door/usage.hpp"
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
+#include "harness/child.hpp"
+#include "harness/killer.hpp"
+#include "harness/lingering.hpp"
 
 namespace farcall {
 namespace {
 
-using door::test::Child;
+using test::Child;
 using test::receive;
 using test::Received;
 using test::send;
 using test::soon;
 
 std::int64_t duration_ns() {
-  return door::test::setting("FARCALL_HOSTILE_SECONDS", 4) * std::int64_t{500'000'000};
+  return test::setting("FARCALL_HOSTILE_SECONDS", 4) * std::int64_t{500'000'000};
 }
 
 // What its last close takes, in seconds, and who does not wait for that is done long before.
@@ -37,13 +37,13 @@ constexpr int kLingering = 20;
 constexpr std::int64_t kLong = 10'000'000'000;
 
 void leave_what_lingers(int lifeline) {
-  const UniqueFd slow = door::test::lingering(kLingering);
+  const UniqueFd slow = test::lingering(kLingering);
   send_fd_message(lifeline, {}, std::array{slow.get()});
 }
 
 // What comes so is not read with the rest.
 void leave_what_lingers_out_of_band(int lifeline) {
-  const UniqueFd slow = door::test::lingering(kLingering);
+  const UniqueFd slow = test::lingering(kLingering);
   char byte = 0;
   iovec part{.iov_base = &byte, .iov_len = 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -69,7 +69,7 @@ TEST(BroadcastHostile, WhatAReaderLeavesBehindHoldsUpNoWriter) {
     ASSERT_EQ(send(publisher, 0, 1), Outcome::ok);
     leave(given.get());
     given.reset();
-    ASSERT_TRUE(door::test::eventually([&] { return publisher.readers() == 0; }));
+    ASSERT_TRUE(test::eventually([&] { return publisher.readers() == 0; }));
     const std::int64_t before = monotonic_ns();
     EXPECT_EQ(send(publisher, 1, 2), Outcome::ok);
     EXPECT_LT(monotonic_ns() - before, kLong);
@@ -84,7 +84,7 @@ TEST(BroadcastHostile, WhatAReaderLeavesBehindHoldsUpNoOtherPublisher) {
   UniqueFd given = publisher.invite();
   leave_what_lingers(given.get());
   given.reset();
-  ASSERT_TRUE(door::test::eventually([&] { return publisher.readers() == 0; }));
+  ASSERT_TRUE(test::eventually([&] { return publisher.readers() == 0; }));
   const std::int64_t before = monotonic_ns();
   const Subscriber subscriber = Subscriber::open(name, {}, soon());
   EXPECT_LT(monotonic_ns() - before, kLong);

@@ -2,30 +2,31 @@
 //
 // SIGKILL at random moments: who is left learns of it, and goes on where it can.
 // FARCALL_KILL_ROUNDS sets the number of rounds.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
 #include <thread>
 
 #include "broadcast/pattern.hpp"
-#include "door/child.hpp"
-#include "door/usage.hpp"
 #include "farcall/socket.hpp"
+#include "harness/child.hpp"
+#include "harness/killer.hpp"
 
 namespace farcall {
 namespace {
 
-using door::test::Child;
-using door::test::eventually;
-using door::test::Killer;
-using door::test::Latencies;
+using test::Child;
+using test::eventually;
+using test::Killer;
+using test::Latencies;
 using test::receive;
 using test::Received;
 using test::send;
 using test::soon;
 using test::unique_name;
 
-int rounds() { return door::test::setting("FARCALL_KILL_ROUNDS", 100 / door::test::kSlow); }
+int rounds() { return test::setting("FARCALL_KILL_ROUNDS", 100 / test::kSlow); }
 constexpr unsigned kBusy = 3000;  // us
 constexpr WaitMode kModes[] = {WaitMode::spin, WaitMode::adaptive, WaitMode::block};
 
@@ -76,7 +77,7 @@ TEST(BroadcastKill, AWriterThatWaitsForADeadReaderGoesOn) {
 // A child that a publisher or a reader has forked does not stand for its parent.
 TEST(BroadcastKill, ForkedChildrenHideNoDeath) {
   const std::string name = unique_name();
-  const door::test::Shared<std::atomic<pid_t>> grandchild;
+  const test::Shared<std::atomic<pid_t>> grandchild;
   Child writer([&] {
     Publisher publisher(name, {});
     while (publisher.readers() == 0) std::this_thread::yield();
@@ -100,8 +101,8 @@ TEST(BroadcastKill, AChildOfWhoIsNotYetAReaderHidesNoDeath) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const std::string name = unique_name();
   const NamedListener publisher(name);
-  const door::test::Shared<door::test::Event> connected;
-  const door::test::Shared<std::atomic<pid_t>> grandchild;
+  const test::Shared<test::Event> connected;
+  const test::Shared<std::atomic<pid_t>> grandchild;
   Child reader([&] {
     std::thread opener([&] { (void)Subscriber::open(name, {}, Deadline::never()); });
     ASSERT_TRUE(connected->wait());

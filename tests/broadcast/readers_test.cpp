@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How readers come and go.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -10,32 +11,24 @@
 
 #include "broadcast/pattern.hpp"
 #include "broadcast/welcome.hpp"
-#include "door/child.hpp"
-#include "door/usage.hpp"
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
+#include "harness/child.hpp"
+#include "harness/descriptors.hpp"
+#include "harness/error_of.hpp"
 
 namespace farcall {
 namespace {
 
-using door::test::eventually;
-using door::test::open_descriptors;
+using test::error_of;
+using test::eventually;
+using test::open_descriptors;
 using test::receive;
 using test::Received;
 using test::send;
 using test::soon;
 using test::unique_name;
 using namespace std::chrono_literals;
-
-template <class Action>
-int error_of(Action action) {
-  try {
-    action();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  return 0;
-}
 
 TEST(BroadcastReaders, ComeByName) {
   const std::string name = unique_name();
@@ -52,12 +45,12 @@ TEST(BroadcastReaders, ComeByName) {
 }
 
 TEST(BroadcastReaders, AreNoStrangers) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  if (!test::is_root()) GTEST_SKIP() << "needs root, to become another user";
   const std::string name = unique_name();
   Publisher publisher(name, {});
   const AbstractAddress address("farcall/0/" + name);
-  door::test::in_child([&] {
-    ASSERT_TRUE(door::test::become(door::test::kNobody));
+  test::in_child([&] {
+    ASSERT_TRUE(test::become(test::kNobody));
     const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     ASSERT_EQ(::connect(socket.get(), address.get(), address.size()), 0);
     char end = 0;
@@ -188,16 +181,16 @@ class FullTable {
   Publisher publisher{name, {}};
 
  private:
-  const door::test::Shared<door::test::Event> full_;
-  const door::test::Shared<door::test::Event> answered_;
-  std::optional<door::test::Child> visitor_;
+  const test::Shared<test::Event> full_;
+  const test::Shared<test::Event> answered_;
+  std::optional<test::Child> visitor_;
   std::vector<UniqueFd> all_;
 };
 
 // There is a descriptor for the visitor, and none for what it needs: nobody waits for another.
 TEST(BroadcastReaders, AreSentAwayWhereThereIsOneDescriptorLeft) {
   FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
-  door::test::in_child([] {
+  test::in_child([] {
     FullTable table(1);
     table.make_room();
     EXPECT_EQ(error_of([&] { Subscriber::open(table.name, {}, soon()); }), 0);
@@ -251,7 +244,7 @@ TEST(BroadcastReaders, ThatHaveGoneDoNotCount) {
 // A publisher without a descriptor left sends visitors away, and does not turn in circles for them.
 TEST(BroadcastReaders, AreSentAwayWhereThereIsNoDescriptorLeft) {
   FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
-  door::test::in_child([] {
+  test::in_child([] {
     FullTable table(0);
     // What was given up to let the visitor in is there again for the next.
     EXPECT_TRUE(eventually([&] {
@@ -455,7 +448,7 @@ TEST(BroadcastReaders, ASignalThatWasCaughtSinceEndsTheWaitForAnAnswer) {
 
 // Programs that have closed their standard streams write to them all the same.
 TEST(BroadcastReaders, HaveNothingInPlaceOfAStandardStream) {
-  door::test::in_child([] {
+  test::in_child([] {
     for (const int fd : {0, 1, 2}) ::close(fd);
     Publisher publisher(unique_name(), {});
     UniqueFd invitation = publisher.invite();
@@ -471,7 +464,7 @@ TEST(BroadcastReaders, HaveNothingInPlaceOfAStandardStream) {
 TEST(BroadcastReaders, AreNotEndedByAForkedChild) {
   Publisher publisher({});
   Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
-  door::test::in_child([&] { const Publisher gone = std::move(publisher); });
+  test::in_child([&] { const Publisher gone = std::move(publisher); });
   std::array<std::byte, 100> into;
   std::size_t size = 0;
   std::uint64_t missed = 0;
@@ -484,16 +477,16 @@ TEST(BroadcastReaders, AreNotEndedByAForkedChild) {
 // Who has gone before the publisher comes to it does not count.
 TEST(BroadcastReaders, AreNoneThatHaveGoneBeforeTheyAreLetIn) {
   const std::string name = unique_name();
-  const door::test::Shared<door::test::Event> listens;
-  const door::test::Shared<door::test::Event> served;
-  door::test::Child writer([&] {
+  const test::Shared<test::Event> listens;
+  const test::Shared<test::Event> served;
+  test::Child writer([&] {
     const Publisher publisher(name, {});
     listens->happens();
     ASSERT_TRUE(served->wait());
     EXPECT_EQ(publisher.readers(), 1U);
   });
   ASSERT_TRUE(listens->wait());
-  ASSERT_TRUE(door::test::stop_process(writer.pid()));
+  ASSERT_TRUE(test::stop_process(writer.pid()));
   { const UniqueFd gone = connect_named(name, soon()); }
   ::kill(writer.pid(), SIGCONT);
   // They are let in one after the other.

@@ -11,8 +11,8 @@
 #include <optional>
 #include <vector>
 
-#include "door/child.hpp"
 #include "farcall/ring/broadcast_ring.hpp"
+#include "harness/child.hpp"
 
 #if defined(__x86_64__)
 

@@ -454,10 +454,10 @@ TEST_F(CAsyncCall, NothingIsLeftOfManyThatAreGivenUp) {
   };
   give_up(200);
   ASSERT_EQ(call(client, "x"), "<x>");
-  const auto before = descriptors();
+  const auto before = open_descriptors();
   give_up(10'000);
-  EXPECT_TRUE(eventually([&] { return descriptors() <= before + 4; }))
-      << descriptors() << " of " << before;
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before + 4; }))
+      << open_descriptors() << " of " << before;
   EXPECT_EQ(call(client, "x"), "<x>");
 }
 

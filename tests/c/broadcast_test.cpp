@@ -350,16 +350,16 @@ TEST(CBroadcast, ThousandsOfThemLeaveNothing) {
   };
   for (int i = 0; i < 20; ++i) cycle();
   // What is closed by the thread of the library is closed a little later.
-  long open = 0;
+  std::size_t open = 0;
   long mapped = 0;
   EXPECT_TRUE(eventually([&] {
-    const bool same = open == descriptors() && mapped == mappings();
-    open = descriptors();
+    const bool same = open == open_descriptors() && mapped == mappings();
+    open = open_descriptors();
     mapped = mappings();
     return same;
   }));
   for (int i = 0; i < 2'000 / kSlow; ++i) cycle();
-  EXPECT_TRUE(eventually([&] { return descriptors() <= open; }));
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= open; }));
   EXPECT_TRUE(eventually([&] { return mappings() <= mapped + 2; }));
 }
 

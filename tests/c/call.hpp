@@ -12,11 +12,9 @@
 #include <functional>
 
 #include "c/pipe.hpp"
-#include "door/sandbox.hpp"
+#include "harness/sandbox.hpp"
 
 namespace farcall::c::test {
-
-using door::test::Sandbox;
 
 struct CloseServer {
   void operator()(farcall_server* server) const noexcept { farcall_server_close(server); }
@@ -71,7 +69,7 @@ inline Server serve(const std::string& path, Procedure procedure,
   return Server(server);
 }
 // Until the process is killed. That a call has come `happens`.
-inline void serve_without_an_answer(const std::string& path, door::test::Event& called) {
+inline void serve_without_an_answer(const std::string& path, Event& called) {
   const Server server = serve(path, [&](std::string_view, farcall_call_reply*) {
     called.happens();
     ::pause();

@@ -141,15 +141,15 @@ TEST_F(CCall, TellsWhoCallsInAsMuchRoomAsThereIs) {
 }
 
 TEST_F(CCall, TellsTheGroupThatTheCallerActsFor) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to act for another group";
+  if (!is_root()) GTEST_SKIP() << "needs root, to act for another group";
   const Server server = serve(path, [](std::string_view, farcall_call_reply* reply) {
     auto caller = usual<farcall_caller>();
     EXPECT_EQ(farcall_caller_get(&caller), 0);
     return write(reply, std::to_string(caller.uid) + " " + std::to_string(caller.gid));
   });
   in_child([&] {
-    ASSERT_EQ(::setegid(door::test::kNobody), 0);
-    EXPECT_EQ(call(open(path), "who"), "0 " + std::to_string(door::test::kNobody));
+    ASSERT_EQ(::setegid(kNobody), 0);
+    EXPECT_EQ(call(open(path), "who"), "0 " + std::to_string(kNobody));
   });
 }
 
@@ -178,8 +178,7 @@ TEST_F(CCall, OfAServerThatDiesHasNoAnswer) {
 }
 
 TEST_F(CCall, OfTooManyClientsIsRefusedAsOneThatIsBegunIs) {
-  if (door::test::kAddressSanitizer)
-    GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
+  if (kAddressSanitizer) GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
   const Shared<Event> called;
   Child child([&] {
     const rlimit few{.rlim_cur = 64, .rlim_max = 64};  // each call in progress takes two
@@ -201,7 +200,7 @@ TEST_F(CCall, OfTooManyClientsIsRefusedAsOneThatIsBegunIs) {
 }
 
 TEST_F(CCall, AClientTooManyIsNotOpened) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to be another user";
+  if (!is_root()) GTEST_SKIP() << "needs root, to be another user";
   ASSERT_EQ(::chmod(sandbox.path().c_str(), 0755), 0);
   const Shared<Event> called;
   Child child([&] {
@@ -213,7 +212,7 @@ TEST_F(CCall, AClientTooManyIsNotOpened) {
   });
   open(path).reset();
   in_child([&] {
-    ASSERT_EQ(::setresuid(door::test::kNobody, door::test::kNobody, door::test::kNobody), 0);
+    ASSERT_EQ(::setresuid(kNobody, kNobody, kNobody), 0);
     std::vector<Client> clients;
     int error = 0;
     for (int i = 0; i < 64 && error == 0; ++i) {
@@ -317,7 +316,7 @@ TEST_F(CCallSignal, EndsItWhenTheProgramHasHadEnough) {
 
 TEST_F(CCall, AsksOnceWithoutASignal) {
   // A reply that is there is not asked about, so none comes before.
-  auto& asked = door::test::lasting<Asked>();
+  auto& asked = lasting<Asked>();
   const Server server = serve(path, [&asked](std::string_view, farcall_call_reply* reply) {
     EXPECT_TRUE(eventually([&] { return asked.times > 0; }));
     std::this_thread::sleep_for(std::chrono::nanoseconds(4 * kShort));
@@ -481,9 +480,9 @@ TEST_F(CCall, DescriptorsThatADoorSendsAreClosed) {
   });
   const Client client = open(path);
   ASSERT_EQ(call(client, "x"), "take these");
-  const long before = descriptors();
+  const std::size_t before = open_descriptors();
   for (int i = 0; i < 100; ++i) ASSERT_EQ(call(client, "x"), "take these");
-  EXPECT_TRUE(eventually([&] { return descriptors() <= before; })) << descriptors();
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; })) << open_descriptors();
 }
 
 TEST_F(CCall, NothingIsLeftOfManyServersAndClients) {
@@ -493,11 +492,11 @@ TEST_F(CCall, NothingIsLeftOfManyServersAndClients) {
     ASSERT_EQ(call(client, "x"), "<x>");
   };
   for (int i = 0; i < 20; ++i) round();
-  const long before = descriptors();
+  const std::size_t before = open_descriptors();
   for (int i = 0; i < 200; ++i) round();
   // What is closed is closed by a thread of the library, when it finds the time.
-  EXPECT_TRUE(eventually([&] { return descriptors() <= before; }))
-      << descriptors() << " of " << before;
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; }))
+      << open_descriptors() << " of " << before;
 }
 
 }  // namespace

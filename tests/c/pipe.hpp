@@ -9,7 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -18,20 +17,15 @@
 #include <utility>
 #include <vector>
 
-#include "door/child.hpp"
 #include "farcall/farcall.h"
+#include "harness/child.hpp"
+#include "harness/descriptors.hpp"
+#include "harness/thread_state.hpp"
 
 namespace farcall::c::test {
 
 using namespace std::chrono_literals;
-using door::test::Child;
-using door::test::Event;
-using door::test::eventually;
-using door::test::in_child;
-using door::test::kGlance;
-using door::test::kSlow;
-using door::test::now_ns;
-using door::test::Shared;
+using namespace farcall::test;
 
 // Longer than anything that must happen takes; then the watchdog has ended the test.
 inline constexpr std::int64_t kLong = 60'000'000'000;
@@ -124,23 +118,11 @@ inline int send(const End& end, const std::vector<std::uint32_t>& words,
   return farcall_pipe_send(end.get(), words.data(), words.size() * 4, timeout);
 }
 
-inline long descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return std::distance(begin(all), end(all));
-}
 // None where a sanitizer has its own, whenever it likes.
 inline long mappings() {
-  if (door::test::kSlow > 1) return 0;
+  if (kSlow > 1) return 0;
   std::ifstream maps("/proc/self/maps");
   return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
-}
-
-// Whether a thread sleeps.
-inline bool sleeps(pid_t thread) {
-  std::ifstream file("/proc/" + std::to_string(thread) + "/stat");
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  const std::size_t name_end = text.rfind(')');
-  return name_end != std::string::npos && text.compare(name_end, 3, ") S") == 0;
 }
 
 }  // namespace farcall::c::test

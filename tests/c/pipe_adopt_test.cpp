@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "c/pipe.hpp"
-#include "door/lingering.hpp"
 #include "farcall/ring.hpp"
 #include "farcall/socket.hpp"
+#include "harness/lingering.hpp"
 
 namespace farcall::c::test {
 namespace {
@@ -104,10 +104,10 @@ class CPipeHostile : public testing::Test {
   void refuses(std::size_t which, int instead, int error = EPROTO) {
     Descriptors wrong = duplicates_of(pipe_.other);
     const int before = std::exchange(wrong[which], instead);
-    const long open = descriptors();
+    const std::size_t open = open_descriptors();
     const long mapped = mappings();
     adopt(wrong, -error);
-    EXPECT_EQ(descriptors(), open);
+    EXPECT_EQ(open_descriptors(), open);
     EXPECT_EQ(mappings(), mapped);
     wrong[which] = before;
     const End adopted = adopt(wrong);
@@ -248,7 +248,7 @@ TEST_F(CPipeHostile, WhatTheOtherEndSendsBesideTheMessagesHoldsUpNobody) {
   const Descriptors theirs = descriptors_of(pipe_.other);
   const auto leave_what_lingers = [&] {
     for (const int lifeline : {theirs[1], theirs[3]}) {
-      const UniqueFd slow = door::test::lingering(20);
+      const UniqueFd slow = lingering(20);
       send_fd_message(lifeline, {}, std::array{slow.get()});
     }
   };

@@ -203,7 +203,7 @@ TEST(CPipeBytes, AWriterThatSleepsLearnsHowFarItCameWhenTheReaderCloses) {
     thread = ::gettid();
     written = write(pipe.one, text);
   });
-  EXPECT_TRUE(eventually([&] { return thread != 0 && sleeps(thread); }));
+  EXPECT_TRUE(eventually([&] { return thread != 0 && is_asleep(thread); }));
   pipe.other.reset();
   writer.join();
   EXPECT_EQ(written, static_cast<std::int64_t>(kRing));
@@ -218,7 +218,7 @@ TEST(CPipeBytes, AReaderThatSleepsIsWokenByTheEnd) {
     thread = ::gettid();
     got = read(pipe.other);
   });
-  EXPECT_TRUE(eventually([&] { return thread != 0 && sleeps(thread); }));
+  EXPECT_TRUE(eventually([&] { return thread != 0 && is_asleep(thread); }));
   EXPECT_EQ(farcall_pipe_finish(pipe.one.get()), 0);
   reader.join();
   EXPECT_EQ(got, "");
@@ -303,8 +303,8 @@ TEST(CPipeBytes, TwoThreadsThatSleepAtTheSameEndAreWoken) {
     reads = ::gettid();
     EXPECT_EQ(read(pipe.one), "answer");
   });
-  EXPECT_TRUE(
-      eventually([&] { return writes != 0 && reads != 0 && sleeps(writes) && sleeps(reads); }));
+  EXPECT_TRUE(eventually(
+      [&] { return writes != 0 && reads != 0 && is_asleep(writes) && is_asleep(reads); }));
   std::this_thread::sleep_for(kGlance);  // beyond the shallow sleep
   EXPECT_EQ(write(pipe.other, "answer"), 6);
   reader.join();

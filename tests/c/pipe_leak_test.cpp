@@ -31,11 +31,11 @@ void cycle(int turn) {
 
 TEST(CPipeLeak, TenThousandPipesLeaveNothing) {
   for (int i = 0; i < 100; ++i) cycle(i);
-  const long open = descriptors();
+  const std::size_t open = open_descriptors();
   const long mapped = mappings();
   const std::size_t heap = ::mallinfo2().uordblks;
   for (int i = 0; i < kCycles; ++i) cycle(i);
-  EXPECT_EQ(descriptors(), open);
+  EXPECT_EQ(open_descriptors(), open);
   EXPECT_LE(mappings(), mapped + 2);  // the heap's own
   if (kSlow == 1) {
     EXPECT_LE(::mallinfo2().uordblks, heap + 4096);
@@ -44,7 +44,7 @@ TEST(CPipeLeak, TenThousandPipesLeaveNothing) {
 
 TEST(CPipeLeak, WhatFailsLeavesNothing) {
   FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
-  const long open = descriptors();
+  const std::size_t open = open_descriptors();
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   farcall_pipe* one = nullptr;
@@ -59,22 +59,22 @@ TEST(CPipeLeak, WhatFailsLeavesNothing) {
     ++failed;
     EXPECT_EQ(result, -EMFILE) << limit;
     EXPECT_EQ(one, nullptr);
-    EXPECT_EQ(descriptors(), open);
+    EXPECT_EQ(open_descriptors(), open);
   }
   EXPECT_GE(failed, 8) << "at each of its descriptors";
   ASSERT_NE(one, nullptr);
   farcall_pipe_close(one);
   farcall_pipe_close(other);
-  EXPECT_EQ(descriptors(), open);
+  EXPECT_EQ(open_descriptors(), open);
 }
 
 TEST(CPipeLeak, AUsedEndHoldsTwoDescriptors) {
-  const long before = descriptors();
+  const std::size_t before = open_descriptors();
   const Ends pipe;
-  EXPECT_EQ(descriptors(), before + 8);
+  EXPECT_EQ(open_descriptors(), before + 8);
   EXPECT_EQ(send(pipe.one, "a"), 0);
   EXPECT_EQ(receive(pipe.other), "a");
-  EXPECT_EQ(descriptors(), before + 4);
+  EXPECT_EQ(open_descriptors(), before + 4);
 }
 
 }  // namespace

@@ -179,7 +179,7 @@ TEST(CPipe, WakesWhoSleepsWhenItIsClosed) {
     thread = ::gettid();
     got = receive(pipe.other);
   });
-  EXPECT_TRUE(eventually([&] { return thread != 0 && sleeps(thread); }));
+  EXPECT_TRUE(eventually([&] { return thread != 0 && is_asleep(thread); }));
   pipe.one.reset();
   waits.join();
   EXPECT_EQ(got, "EPIPE");
@@ -203,7 +203,7 @@ TEST(CPipe, WakesTwoThreadsThatSleepAtTheSameEnd) {
       EXPECT_EQ(receive(pipe.one), "answer");
     });
     EXPECT_TRUE(eventually(
-        [&] { return sender != 0 && receiver != 0 && sleeps(sender) && sleeps(receiver); }));
+        [&] { return sender != 0 && receiver != 0 && is_asleep(sender) && is_asleep(receiver); }));
     std::this_thread::sleep_for(kGlance);  // beyond the shallow sleep
     if (round != 1) {
       EXPECT_EQ(send(pipe.other, "answer"), 0);

@@ -31,7 +31,7 @@ auto interrupt(Wait wait) {
     thread = ::gettid();
     result = wait();
   });
-  EXPECT_TRUE(eventually([&] { return thread != 0 && sleeps(thread); }));
+  EXPECT_TRUE(eventually([&] { return thread != 0 && is_asleep(thread); }));
   ::pthread_kill(waits.native_handle(), SIGUSR1);
   waits.join();
   return result;

@@ -15,17 +15,10 @@
 
 #include "call/raw.hpp"
 #include "call/server.hpp"
-#include "door/child.hpp"
+#include "harness/child.hpp"
 
 namespace farcall::call::test {
 namespace {
-
-using door::test::in_child;
-using farcall::test::ask;
-using farcall::test::before_long;
-using farcall::test::bytes_of;
-using farcall::test::failure_of;
-using farcall::test::Server;
 
 // For as long as it lives, this process may not have so much of that.
 class Lowered {
@@ -87,7 +80,7 @@ TEST(AsyncCall, RefusesMoreDescriptorsThanACallMayHave) {
   Server server;
   Client client(server.port.descriptor());
   const std::vector<int> many(kCallDescriptors + 1, STDIN_FILENO);
-  EXPECT_EQ(failure_of([&] {
+  EXPECT_EQ(error_of([&] {
               const AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = many});
             }),
             ENFILE);
@@ -104,7 +97,7 @@ TEST(AsyncCall, WithoutADescriptorForTheServersAnswerIsToldSo) {
     limit.rlim_cur = 3;
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
     CallResults results;
-    EXPECT_EQ(failure_of([&] { call.take(results, before_long(), SignalCount::now()); }), EMFILE);
+    EXPECT_EQ(error_of([&] { call.take(results, before_long(), SignalCount::now()); }), EMFILE);
   });
 }
 
@@ -119,17 +112,17 @@ TEST(AsyncCall, LeavesWhatWasSentOneWayToBeTaken) {
   Incoming incoming;
   ASSERT_EQ(thread.receive(incoming, before_long()), Outcome::ok);
   EXPECT_FALSE(incoming.wants_reply());
-  EXPECT_EQ(farcall::test::text_of(incoming.data()), "first");
+  EXPECT_EQ(text_of(incoming.data()), "first");
   std::vector<std::byte> buffer(20);
   CallResults results;
   results.buffer = buffer;
   std::jthread caller(
       [&] { EXPECT_EQ(call.take(results, before_long(), SignalCount::now()), Outcome::ok); });
   EXPECT_EQ(thread.receive(incoming, before_long()), Outcome::ok);
-  EXPECT_EQ(farcall::test::text_of(incoming.data()), "second");
+  EXPECT_EQ(text_of(incoming.data()), "second");
   EXPECT_EQ(thread.reply(incoming, bytes_of("done")), Outcome::ok);
   caller.join();
-  EXPECT_EQ(farcall::test::text_of(results.data), "done");
+  EXPECT_EQ(text_of(results.data), "done");
 }
 
 TEST(AsyncCall, IsPolledForTheServersAnswerAndThenForTheReply) {
@@ -154,7 +147,7 @@ TEST(AsyncCall, IsNotBegunWhereThePortIsFull) {
   while (::send(port.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
   }
   Client client(port.get());
-  EXPECT_EQ(failure_of([&] {
+  EXPECT_EQ(error_of([&] {
               const AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = {}},
                                    Deadline::after(1ms));
             }),
@@ -175,25 +168,24 @@ TEST(AsyncCall, IsNotSentWhereItIsNotAdmitted) {
   CallResults results;
   Client client(server.port.descriptor());
   AsyncCall call(client, arguments);
-  EXPECT_EQ(failure_of([&] { call.take(results, before_long()); }), EPERM);
+  EXPECT_EQ(error_of([&] { call.take(results, before_long()); }), EPERM);
   EXPECT_FALSE(call.dispatched());
   EXPECT_EQ(ask_without_descriptors(client, ""), "") << "the session is kept";
-  EXPECT_EQ(failure_of([&] { const AsyncCall other(client, arguments); }), EPERM);
+  EXPECT_EQ(error_of([&] { const AsyncCall other(client, arguments); }), EPERM);
   EXPECT_EQ(ask_without_descriptors(client, ""), "") << "the session is kept";
   EXPECT_EQ(served, 0);
 }
 
 TEST(AsyncCall, ThatIsRefusedWasDispatchedAndLeavesItsSession) {
-  if (door::test::kAddressSanitizer)
-    GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
+  if (kAddressSanitizer) GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
   Server server([](ServerThread&, Incoming& incoming) { incoming.refuse(EDOM); });
   Client client(server.port.descriptor());
   CallResults results;
   AsyncCall call(client, {.data = bytes_of("hello"), .descriptors = {}});
-  EXPECT_EQ(failure_of([&] { call.take(results, before_long()); }), EDOM);
+  EXPECT_EQ(error_of([&] { call.take(results, before_long()); }), EDOM);
   EXPECT_TRUE(call.dispatched());
   const Lowered none(RLIMIT_NOFILE, 3);
-  EXPECT_EQ(failure_of([&] { client.call({}, results, before_long()); }), EDOM);
+  EXPECT_EQ(error_of([&] { client.call({}, results, before_long()); }), EDOM);
 }
 
 TEST(AsyncCall, OfWhichNothingHasBeenSentLeavesItsSession) {
@@ -203,9 +195,8 @@ TEST(AsyncCall, OfWhichNothingHasBeenSentLeavesItsSession) {
   const std::vector<std::byte> lengthy(100'000);
   {
     const Lowered little(RLIMIT_FSIZE, 4096);
-    EXPECT_EQ(
-        failure_of([&] { const AsyncCall call(client, {.data = lengthy, .descriptors = {}}); }),
-        EFBIG);
+    EXPECT_EQ(error_of([&] { const AsyncCall call(client, {.data = lengthy, .descriptors = {}}); }),
+              EFBIG);
   }
   EXPECT_EQ(ask_without_descriptors(client, "hello"), "hello");
 }

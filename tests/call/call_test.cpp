@@ -15,16 +15,16 @@
 #include <vector>
 
 #include "call/server.hpp"
-#include "door/child.hpp"
 #include "farcall/error.hpp"
+#include "harness/child.hpp"
 
 namespace farcall {
 namespace {
 
 using namespace std::chrono_literals;
-using door::test::eventually;
 using test::ask;
 using test::bytes_of;
+using test::eventually;
 using test::Server;
 using test::text_of;
 
@@ -39,13 +39,8 @@ std::vector<std::byte> block(std::size_t size, unsigned seed) {
 
 // Runs `body` in a child and expects it to return true.
 template <class Body>
-void in_child(Body body) {
-  const pid_t child = door::test::fork_while_others_rest();
-  ASSERT_GE(child, 0);
-  if (child == 0) ::_exit(body() ? 0 : 1);
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+void expect_in_child(Body body) {
+  test::in_child([&] { EXPECT_TRUE(body()); });
 }
 
 TEST(Call, BringsTheReply) {
@@ -242,7 +237,7 @@ TEST(Call, OneWayRequestsOutliveTheirSender) {
   });
   const int port = server.port.descriptor();
   for (int i = 0; i < 20; ++i) {
-    in_child([port] {
+    expect_in_child([port] {
       Client client(port);
       return client.send({.data = bytes_of("last words"), .descriptors = {}}, soon()) ==
              Outcome::ok;
@@ -260,7 +255,7 @@ TEST(Call, KnowsTheCallerFromTheKernel) {
   });
   const int port = server.port.descriptor();
   const bool root = ::geteuid() == 0;
-  in_child([port, root] {
+  expect_in_child([port, root] {
     if (root && ::setresuid(65534, 65534, 65534) != 0) return false;
     Client client(port);
     std::array<std::uint64_t, 2> who{};
@@ -460,10 +455,10 @@ TEST(Call, DescriptorCanBeDuplicatedInheritedAndPassedOn) {
   const UniqueFd copy(::dup(server.port.descriptor()));
   Client client(copy.get());
   EXPECT_EQ(ask(client, "dup"), "dup");
-  in_child([&] { return ask(client, "the parent's client, over fork") != ""; });
+  expect_in_child([&] { return ask(client, "the parent's client, over fork") != ""; });
   EXPECT_EQ(ask(client, "the parent still"), "the parent still");
   const auto [here, there] = socket_pair();
-  const pid_t child = door::test::fork_while_others_rest();
+  const pid_t child = test::fork_while_others_rest();
   if (child == 0) {
     auto fd_message = receive_fd_message(there.get(), soon());
     Client other(fd_message->descriptors.at(0).get());
@@ -481,7 +476,7 @@ TEST(Call, SessionsOfDeadClientsGo) {
   Server server;
   const int port = server.port.descriptor();
   for (int i = 0; i < 10; ++i)
-    in_child([port] {
+    expect_in_child([port] {
       Client client(port);
       return ask(client, "x") == "x";
     });

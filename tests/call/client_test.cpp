@@ -24,15 +24,6 @@
 namespace farcall::call::test {
 namespace {
 
-using door::test::become;
-using door::test::in_child;
-using door::test::kNobody;
-using farcall::test::ask;
-using farcall::test::before_long;
-using farcall::test::bytes_of;
-using farcall::test::failure_of;
-using farcall::test::Server;
-
 // The number may stand for something else by the time that a session is opened there.
 TEST(Client, SendsNothingToAnotherSocketThanItsPorts) {
   Server server;
@@ -40,7 +31,7 @@ TEST(Client, SendsNothingToAnotherSocketThanItsPorts) {
   Client other(port);
   other.set_socket(socket_cookie(port) + 1);
   CallResults results;
-  EXPECT_EQ(failure_of([&] { other.call({}, results, before_long()); }), EBADF);
+  EXPECT_EQ(error_of([&] { other.call({}, results, before_long()); }), EBADF);
   EXPECT_EQ(server.port.sessions(), 0U);
   Client client(port);
   client.set_socket(socket_cookie(port));
@@ -88,7 +79,7 @@ TEST(Client, AsksAnewAfterAChangeOfIds) {
 
 // Short calls and long ones: those that take a session at hand, and those that look for one.
 TEST(Client, AnIdleSessionOfAnotherUserIsNotUsed) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   Server server([](ServerThread& thread, Incoming& incoming) {
     const uid_t user = incoming.caller().uid;
     thread.reply(incoming, std::as_bytes(std::span(&user, 1)));
@@ -116,7 +107,7 @@ TEST(Client, AnIdleSessionOfAnotherUserIsNotUsed) {
 TEST(Client, ASessionInUseClosesWhereTheClientRetiresMeanwhile) {
   std::optional<Client> client;
   Server server([&](ServerThread& thread, Incoming& incoming) {
-    if (farcall::test::text_of(incoming.data()) == "retire") client->retire();
+    if (text_of(incoming.data()) == "retire") client->retire();
     thread.reply(incoming, {});
   });
   client.emplace(server.port.descriptor());
@@ -147,7 +138,7 @@ TEST(Client, AllIdleSessionsCloseWhereItRetires) {
 
 // The kernel says of each id that it is the client's, also where it differs alone.
 TEST(Client, SaysAllOfItsIds) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   Server server([](ServerThread& thread, Incoming& incoming) {
     const CallerIdentity& who = *incoming.identity();
     const std::array ids{who.real_uid, who.effective.uid, who.saved_uid,
@@ -186,7 +177,7 @@ std::pair<Outcome, int> call_of_server(Answer answer) {
   const Mapping session = SharedMemory::adopt(std::move(asked.descriptors[0])).map();
   answer(*reinterpret_cast<SessionControl*>(session.data()), asked.descriptors[1].get());
   Outcome outcome = Outcome::ok;
-  const int error = failure_of([&] { outcome = client.call({}, results, Deadline::after(100ms)); });
+  const int error = error_of([&] { outcome = client.call({}, results, Deadline::after(100ms)); });
   EXPECT_FALSE(Client::dispatched());
   return {outcome, error};
 }
@@ -225,7 +216,7 @@ TEST(SessionAnswer, ThatNeverComesIsAWantOfRoom) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(client.call({}, results, Deadline::after(1ms)), Outcome::timed_out);
     { const Packet asked = take_packet(server.get()); }
-    EXPECT_EQ(failure_of([&] { client.call({}, results, before_long()); }), EAGAIN);
+    EXPECT_EQ(error_of([&] { client.call({}, results, before_long()); }), EAGAIN);
   }
   EXPECT_EQ(client.call({}, results, Deadline::after(1ms)), Outcome::timed_out);
   server.reset();
@@ -233,7 +224,7 @@ TEST(SessionAnswer, ThatNeverComesIsAWantOfRoom) {
 }
 
 TEST(SessionAnswer, IsARefusalWhereAPortHasAllThatItMayHave) {
-  Server server(farcall::test::echo, 1, WaitMode::adaptive, {.sessions = 2});
+  Server server(echo, 1, WaitMode::adaptive, {.sessions = 2});
   const int port = server.port.descriptor();
   CallResults results;
   Client first(port);
@@ -242,7 +233,7 @@ TEST(SessionAnswer, IsARefusalWhereAPortHasAllThatItMayHave) {
     Client second(port);
     EXPECT_EQ(ask(second, "2"), "2");
     Client third(port);
-    EXPECT_EQ(failure_of([&] { third.call({}, results, before_long()); }), EAGAIN);
+    EXPECT_EQ(error_of([&] { third.call({}, results, before_long()); }), EAGAIN);
   }
   // As soon as one has gone there is room, however often.
   for (int i = 0; i < 5; ++i) {
@@ -253,7 +244,7 @@ TEST(SessionAnswer, IsARefusalWhereAPortHasAllThatItMayHave) {
 }
 
 TEST(SessionAnswer, IsARefusalWhereAUserHasAllThatItMayHave) {
-  Server server(farcall::test::echo, 1, WaitMode::adaptive, {.sessions_per_user = 1});
+  Server server(echo, 1, WaitMode::adaptive, {.sessions_per_user = 1});
   for (int i = 0; i < 5; ++i) {
     ASSERT_TRUE(eventually([&] { return server.port.sessions() == 0; }));
     Client other(server.port.descriptor());
@@ -281,9 +272,9 @@ TEST(Client, KnowsWhetherACallThatFailedWasDispatched) {
   Client client(server.port.descriptor());
   CallResults results;
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(failure_of([&] { client.call({}, results, before_long()); }), EDOM);
+    EXPECT_EQ(error_of([&] { client.call({}, results, before_long()); }), EDOM);
     EXPECT_TRUE(Client::dispatched());
-    EXPECT_EQ(failure_of([&] {
+    EXPECT_EQ(error_of([&] {
                 client.call({.data = {}, .descriptors = std::array{-1}}, results, before_long());
               }),
               EBADF);
@@ -301,14 +292,14 @@ TEST(Client, SendsAgainWhereNothingHasBeenSent) {
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(ask(client, "hello"), "hello");
-    EXPECT_EQ(failure_of(
-                  [&] { client.send({.data = {}, .descriptors = std::array{-1}}, before_long()); }),
-              EBADF);
+    EXPECT_EQ(
+        error_of([&] { client.send({.data = {}, .descriptors = std::array{-1}}, before_long()); }),
+        EBADF);
     EXPECT_EQ(ask(client, "hello"), "hello");
     const rlimit little{.rlim_cur = 4096, .rlim_max = before.rlim_max};
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
     const int error =
-        failure_of([&] { client.send({.data = lengthy, .descriptors = {}}, before_long()); });
+        error_of([&] { client.send({.data = lengthy, .descriptors = {}}, before_long()); });
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
     EXPECT_EQ(error, EFBIG);
   }
@@ -358,7 +349,7 @@ TEST(Client, BeginsAnewWhereAPartHasBeenSent) {
   CallResults results;
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(
-        failure_of([&] { client.call({.data = {}, .descriptors = many}, results, before_long()); }),
+        error_of([&] { client.call({.data = {}, .descriptors = many}, results, before_long()); }),
         EBADF);
     EXPECT_FALSE(Client::dispatched());
     EXPECT_EQ(
@@ -375,7 +366,7 @@ TEST(Client, HasNoMoreDescriptorsInACallThanAreTaken) {
   const std::vector<int> many(kCallDescriptors + 1, STDERR_FILENO);
   for (const bool known : {false, true}) {
     EXPECT_EQ(
-        failure_of([&] { client.call({.data = {}, .descriptors = many}, results, before_long()); }),
+        error_of([&] { client.call({.data = {}, .descriptors = many}, results, before_long()); }),
         ENFILE)
         << known;
     EXPECT_EQ(ask(client, "hello"), "hello");
@@ -395,7 +386,7 @@ TEST(Client, WithoutDescriptorsForASessionIsToldSo) {
     for (rlim_t more = 1; error != 0 && more < 20; ++more) {
       limit.rlim_cur = static_cast<rlim_t>(next.get()) + more;
       ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
-      error = failure_of([&] {
+      error = error_of([&] {
         Client client(port);
         CallResults results;
         EXPECT_EQ(client.call({}, results, before_long()), Outcome::ok) << more;
@@ -464,7 +455,7 @@ TEST(Request, IsMovedWithItsData) {
     kept.push_back(std::move(incoming));
   }
   for (std::size_t i = 0; i < kept.size(); ++i)
-    EXPECT_EQ(farcall::test::text_of(kept[i].data()), "number " + std::to_string(i));
+    EXPECT_EQ(text_of(kept[i].data()), "number " + std::to_string(i));
 }
 
 TEST(Request, ThatWantsNoReplyIsTakenOnlyWhereAPortSaysSo) {
@@ -504,12 +495,11 @@ TEST(Request, ThatIsNotTakenLeavesNothingOfWhatHasComeWithIt) {
               Outcome::ok);
     write_end.reset();
     pollfd end{.fd = read_end.get(), .events = POLLIN, .revents = 0};
-    EXPECT_EQ(::poll(&end, 1, static_cast<int>(door::test::kPatience.count())), 1);
+    EXPECT_EQ(::poll(&end, 1, static_cast<int>(kPatience.count())), 1);
     EXPECT_EQ(end.revents, POLLHUP);
     port.close();
   });
-  EXPECT_EQ(thread.receive(incoming, Deadline::after(2 * door::test::kPatience)),
-            Outcome::finished);
+  EXPECT_EQ(thread.receive(incoming, Deadline::after(2 * kPatience)), Outcome::finished);
   sender.join();
 }
 

@@ -41,7 +41,7 @@ TEST(CallClose, WakesAClientWhoseCallIsDropped) {
   WaitState& client = session.control().client;
   client.parked = WaitState::kOnFutex;
   session.give(call::Kind::request, 1);
-  EXPECT_TRUE(door::test::eventually([&] { return session.ended(); }));
+  EXPECT_TRUE(test::eventually([&] { return session.ended(); }));
   EXPECT_EQ(client.parked, WaitState::kAwake);
   EXPECT_EQ(session.control().server.state, WaitState::kFinished);
 }

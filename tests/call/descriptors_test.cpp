@@ -20,17 +20,11 @@
 #include "call/raw.hpp"
 #include "call/server.hpp"
 #include "call/transfer.hpp"
-#include "door/lingering.hpp"
+#include "harness/lingering.hpp"
 #include "process/background.hpp"
 
 namespace farcall::call::test {
 namespace {
-
-using door::test::in_child;
-using door::test::lingering;
-using farcall::test::ask;
-using farcall::test::failure_of;
-using farcall::test::Server;
 
 TEST(Descriptors, ThatDoNotFitHoldNobodyUp) {
   FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
@@ -61,8 +55,8 @@ TEST(Descriptors, ThatDoNotFitHoldNobodyUp) {
 
 // The client has taken them, and says so, although it loses what they came with.
 TEST(Descriptors, OfAReplyThatFindsNoRoomAreNotWaitedFor) {
-  if (door::test::kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
-  const door::test::Shared<door::test::Event> replied;
+  if (kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
+  const Shared<Event> replied;
   const auto handler = [&](ServerThread& thread, Incoming& incoming) {
     const std::vector<std::byte> data(incoming.data().empty() ? 0 : 1 << 20);
     const int descriptor = 0;
@@ -94,7 +88,7 @@ TEST(Descriptors, ThatTheClientHasNoRoomForAreToldToWhoServes) {
       thread.reply(incoming, {}, std::span(&descriptor, 1));
     } catch (const SystemError& failure) {
       error = failure.code().value();
-      thread.reply(incoming, farcall::test::bytes_of("none"));
+      thread.reply(incoming, bytes_of("none"));
     }
   };
   Server server(handler, 1, WaitMode::adaptive, {.patience = 60s});
@@ -142,8 +136,8 @@ struct SecondAttempt {
     EXPECT_THROW(thread.reply(incoming, lengthy, descriptors), SystemError);
   }
   void operator()(ServerThread& thread, Incoming& incoming) const {
-    const std::string wish = farcall::test::text_of(incoming.data()).substr(0, 5);
-    const auto word = farcall::test::bytes_of("good");
+    const std::string wish = text_of(incoming.data()).substr(0, 5);
+    const auto word = bytes_of("good");
     const int passed = file.get();
     if (wish == "piece") {
       std::vector<int> many(kPacketDescriptors + 10, passed);
@@ -172,7 +166,7 @@ TEST(Descriptors, OfAReplyThatFailedAreNotTakenForThoseOfTheNext) {
         const std::string request = wish + std::string(more, ' ');
         CallResults results;
         const auto ask_for = [&] {
-          return client.call({.data = farcall::test::bytes_of(request), .descriptors = {}}, results,
+          return client.call({.data = bytes_of(request), .descriptors = {}}, results,
                              Deadline::after(20s));
         };
         if (wish == "never") {
@@ -247,13 +241,13 @@ TEST(Descriptors, ThatHaveBeenTakenCountNoMore) {
 
 // A user who may send so much at a time may do so again and again.
 TEST(CallMemory, OfRequestsThatAreOverCountsNoMore) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   constexpr std::size_t kBytes = std::size_t{1} << 20;
   // That of the client's, in which they come, and where they are copied to.
   Server server([](ServerThread& thread, Incoming& incoming) { thread.reply(incoming, {}); }, 1,
                 WaitMode::adaptive, {.bytes_per_user = 2 * kBytes + kBytes / 2});
   in_child([port = server.port.descriptor()] {
-    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    ASSERT_TRUE(become(kNobody));
     Client client(port);
     const std::vector<std::byte> lengthy(kBytes);
     CallResults results;
@@ -411,10 +405,10 @@ TEST(Descriptors, ThatComeFasterThanTheyAreClosedHoldUpTheirSenderAlone) {
 
 // All of the memory that has come is mapped by the server, however short the request in it is.
 TEST(Descriptors, OfMemoryBeyondWhatItsSenderMayHoldAreRefused) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
-  Server server(farcall::test::echo, 1, WaitMode::adaptive, {.bytes_per_user = 100'000});
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  Server server(echo, 1, WaitMode::adaptive, {.bytes_per_user = 100'000});
   in_child([port = server.port.descriptor()] {
-    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    ASSERT_TRUE(become(kNobody));
     RawSession session(port);
     ASSERT_TRUE(session.welcome());
     const SharedMemory memory = SharedMemory::create(1 << 20);
@@ -432,7 +426,7 @@ TEST(Descriptors, OfMemoryBeyondWhatItsSenderMayHoldAreRefused) {
 
 // The socket of a session is worth no more to who else has it.
 TEST(Identity, IsNotSaidByAnotherProcess) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   Server server([](ServerThread& thread, Incoming& incoming) {
     const uid_t real = incoming.identity()->real_uid;
     thread.reply(incoming, std::as_bytes(std::span(&real, 1)));
@@ -440,14 +434,14 @@ TEST(Identity, IsNotSaidByAnotherProcess) {
   RawSession session(server.port.descriptor());
   ASSERT_TRUE(session.welcome());
   in_child([&] {
-    const uid_t nobody = door::test::kNobody;
-    ASSERT_TRUE(door::test::become(nobody));
+    const uid_t nobody = kNobody;
+    ASSERT_TRUE(become(nobody));
     send_credentials(session.socket.get(), {.pid = ::getpid(), .uid = nobody, .gid = nobody},
                      kPurposeReal);
   });
   session.give(Kind::request, 1);
   ASSERT_TRUE(session.answered(1));
-  uid_t real = door::test::kNobody;
+  uid_t real = kNobody;
   std::memcpy(&real, session.control().slot.data, sizeof real);
   EXPECT_EQ(real, ::getuid());
 }

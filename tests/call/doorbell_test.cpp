@@ -15,12 +15,6 @@
 namespace farcall::call::test {
 namespace {
 
-using door::test::become;
-using door::test::in_child;
-using door::test::is_root;
-using door::test::kNobody;
-using farcall::test::Server;
-
 // Threads of a client that wait at the socket where it is rung, each many times over. The kernel
 // looks at all of them for each doorbell.
 class Crowd {
@@ -80,7 +74,7 @@ TEST(Doorbell, ThatCostsTheServerMuchEndsTheSession) {
     const Crowd crowd(session.answers.get());
     EXPECT_LT(calls_until_turned_out(session, kMost), kMost);
   });
-  EXPECT_EQ(farcall::test::ask(other, "there?"), "there?");
+  EXPECT_EQ(ask(other, "there?"), "there?");
 }
 
 TEST(Doorbell, ThatCostsLittleEndsNoSession) {

@@ -15,9 +15,6 @@
 namespace farcall::call::test {
 namespace {
 
-using farcall::test::ask;
-using farcall::test::Server;
-
 // One thread serves them in turn.
 TEST(CallEndpoint, EachRequestSaysThroughWhichItCame) {
   std::atomic<const Endpoint*> last{nullptr};
@@ -77,16 +74,15 @@ TEST(CallEndpoint, ARequestThatIsLongerThanItsMemoryEndsItsSession) {
 
 // They are kept with each session.
 TEST(CallEndpoint, LongListsOfGroupsCountAsMemory) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   constexpr std::size_t kGroups = 65'536;
-  Server server(farcall::test::echo, 1, WaitMode::adaptive,
-                {.bytes_per_user = 2 * kGroups * sizeof(gid_t) - 1});
+  Server server(echo, 1, WaitMode::adaptive, {.bytes_per_user = 2 * kGroups * sizeof(gid_t) - 1});
   const auto in_groups = [port = server.port.descriptor()](std::size_t count, auto body) {
-    door::test::in_child([&] {
+    in_child([&] {
       std::vector<gid_t> groups(count);
       for (std::size_t i = 0; i < count; ++i) groups[i] = static_cast<gid_t>(100'000 + i);
       ASSERT_EQ(::setgroups(groups.size(), groups.data()), 0);
-      ASSERT_TRUE(door::test::become(door::test::kNobody));
+      ASSERT_TRUE(become(kNobody));
       body(port);
     });
   };

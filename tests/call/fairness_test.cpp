@@ -14,14 +14,6 @@
 namespace farcall::call::test {
 namespace {
 
-using door::test::become;
-using door::test::Child;
-using door::test::Event;
-using door::test::give_up_after;
-using door::test::is_root;
-using door::test::kNobody;
-using door::test::Shared;
-
 const uid_t kStranger = kNobody;
 const uid_t kHonest = kNobody + 1;
 

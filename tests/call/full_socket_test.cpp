@@ -9,16 +9,10 @@
 
 #include "call/raw.hpp"
 #include "call/server.hpp"
-#include "door/lingering.hpp"
+#include "harness/lingering.hpp"
 
 namespace farcall::call::test {
 namespace {
-
-using door::test::in_child;
-using door::test::lingering;
-using farcall::test::ask;
-using farcall::test::failure_of;
-using farcall::test::Server;
 
 // Fills the socket at whose other end nobody reads.
 void fill(int socket) {
@@ -67,7 +61,7 @@ TEST(Deadlines, WhoHasMoreTimeThanAFullPortIsGivenIsToldOfIt) {
   fill(port.get());
   Client client(port.get());
   CallResults results;
-  EXPECT_EQ(failure_of([&] { (void)client.call({}, results, Deadline::after(60s)); }), EAGAIN);
+  EXPECT_EQ(error_of([&] { (void)client.call({}, results, Deadline::after(60s)); }), EAGAIN);
 }
 
 TEST(Deadlines, HoldWhereASessionIsFull) {

@@ -29,9 +29,9 @@
 #include "call/port.hpp"
 #include "call/raw.hpp"
 #include "call/server.hpp"
-#include "door/child.hpp"
-#include "door/usage.hpp"
-#include "forbidden_call.hpp"
+#include "harness/child.hpp"
+#include "harness/descriptors.hpp"
+#include "harness/forbidden_call.hpp"
 
 namespace farcall {
 namespace {
@@ -39,9 +39,9 @@ namespace {
 using namespace std::chrono_literals;
 using call::FutexMultiWait;
 using call::test::RawSession;
-using door::test::eventually;
-using door::test::open_descriptors;
 using test::ask;
+using test::eventually;
+using test::open_descriptors;
 using test::Server;
 
 // The number of the system call in which a thread of this process sleeps, or -1.

@@ -15,17 +15,17 @@
 #include <vector>
 
 #include "call/request_buffer.hpp"
-#include "door/child.hpp"
+#include "harness/child.hpp"
 #include "process/ledger.hpp"
 #include "process/process.hpp"
 
 namespace farcall::call {
 namespace {
 
-using door::test::eventually;
-using door::test::in_child;
 using process::Charge;
 using process::Resource;
+using test::eventually;
+using test::in_child;
 
 constexpr uid_t kStranger = 60'002;
 

@@ -9,8 +9,8 @@
 
 #include "call/port.hpp"
 #include "call/raw.hpp"
-#include "door/child.hpp"
 #include "farcall/call.hpp"
+#include "harness/child.hpp"
 
 namespace {
 

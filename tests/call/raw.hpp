@@ -16,15 +16,15 @@
 #include <vector>
 
 #include "call/session.hpp"
-#include "door/child.hpp"
-#include "door/usage.hpp"
 #include "farcall/error.hpp"
+#include "harness/child.hpp"
+#include "harness/killer.hpp"
+#include "harness/usage.hpp"
 
 namespace farcall::call::test {
 
 using namespace std::chrono_literals;
-using door::test::eventually;
-using door::test::kPatience;
+using namespace farcall::test;
 
 // The descriptor that the next packet brings; none where it brings none, or several.
 [[gnu::noinline]] inline UniqueFd take_only_descriptor(int socket) {
@@ -190,7 +190,7 @@ inline void open_a_bad_session(int port, std::minstd_rand& random) {
     if (random() % 6 == 0) send_nonsense(session.socket.get(), random);
     if (random() % 16 == 0) send_memory(session.socket.get(), random);
     if (random() % 3 == 0) (void)!::send(session.socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (random() % 16 == 0) door::test::pause_up_to(300, random);
+    if (random() % 16 == 0) pause_up_to(300, random);
   }
 }
 

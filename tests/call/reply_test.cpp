@@ -14,19 +14,13 @@
 #include "call/limits.hpp"
 #include "call/raw.hpp"
 #include "call/server.hpp"
-#include "door/child.hpp"
-#include "forbidden_call.hpp"
+#include "harness/child.hpp"
+#include "harness/forbidden_call.hpp"
 
 namespace farcall::call::test {
 namespace {
 
 using namespace std::chrono_literals;
-using door::test::eventually;
-using door::test::in_child;
-using door::test::kNobody;
-using farcall::test::ask;
-using farcall::test::before_long;
-using farcall::test::Server;
 
 constexpr std::size_t kLong = std::size_t{4} << 20;
 
@@ -54,7 +48,7 @@ TEST(Reply, LongerThanItsClientTakesIsGivenNoMemory) {
 
 // What is written to one's own buffer costs nothing.
 TEST(Reply, OfAStrangersServerIsGivenNoMoreMemoryThanAUserMayHave) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   in_child([] {
     farcall_limits limits{};
     limits.size = sizeof limits;
@@ -100,7 +94,7 @@ void expect_cut_short(RetryPolicy* policy) {
   ASSERT_EQ(::sigaction(SIGSEGV, &action, nullptr), 0);
   CallResults results;
   results.buffer = guarded;
-  const Deadline deadline = Deadline::after(2s * door::test::kSlow);
+  const Deadline deadline = Deadline::after(2s * kSlow);
   until = deadline.at() + 1'000'000;
   CallArguments arguments = asking_for(kBytes);
   arguments.retry_policy = policy;
@@ -156,8 +150,7 @@ TEST(Reply, OfWhoStaysBeyondItsTimeIsCopiedToTheEnd) {
 
 // What else came with it is not taken for what comes with the next.
 TEST(Reply, WhoseMemoryFindsNoRoomLeavesNothingBehind) {
-  if (door::test::kAddressSanitizer)
-    GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
+  if (kAddressSanitizer) GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
   Server server([](ServerThread& thread, Incoming& incoming) {
     const std::vector<std::byte> reply(static_cast<std::size_t>(incoming.word()), std::byte{1});
     thread.reply(incoming, reply, std::array{STDERR_FILENO});
@@ -193,7 +186,7 @@ TEST(Reply, AtLengthIsGivenNoMemoryForWhoHasGone) {
     Incoming incoming;
     ASSERT_EQ(thread.receive(incoming, before_long()), Outcome::ok);
     session.socket.reset();
-    ASSERT_TRUE(farcall::test::forbid_call(SYS_memfd_create, ENOMEM));
+    ASSERT_TRUE(forbid_call(SYS_memfd_create, ENOMEM));
     const std::vector<std::byte> reply(kLong);
     EXPECT_EQ(thread.reply(incoming, reply), Outcome::peer_gone);
   }).join();

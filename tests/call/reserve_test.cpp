@@ -16,16 +16,15 @@
 
 #include "call/port.hpp"
 #include "call/server.hpp"
-#include "door/usage.hpp"
-#include "forbidden_call.hpp"
+#include "harness/child.hpp"
+#include "harness/forbidden_call.hpp"
+#include "harness/usage.hpp"
 
 namespace farcall::call::test {
+using namespace farcall::test;
 namespace {
 
 using namespace std::chrono_literals;
-using door::test::eventually;
-using door::test::give_up_after;
-using farcall::test::ask;
 
 // Holds back whoever comes, until it is opened.
 class Barrier {
@@ -99,7 +98,7 @@ class CallReserve : public ::testing::Test {
       if (outcome == Outcome::finished) return;
       if (outcome != Outcome::ok) continue;
       if (!port.has_sleeping_thread() && port.idle_threads() == 0) port.call_reserve();
-      const std::string question = farcall::test::text_of(incoming.data());
+      const std::string question = text_of(incoming.data());
       if (question == "hold") barrier.pass();
       if (question == "nap")
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
@@ -208,7 +207,7 @@ TEST(CallReserveAtTheEnd, EachThreadLearnsThatThePortHasClosed) {
 // The others begin to serve when it has said that it leaves, and before it looks once more.
 TEST(CallReserveRace, TheLastThatReceivesStays) {
   FARCALL_SKIP_UNDER_TSAN("knows no fences of the kernel's");
-  door::test::in_child([] {
+  in_child([] {
     Port port;
     const auto endpoint = port.open_endpoint({}, {});
     PortState& state = *inside(*endpoint).port;
@@ -221,7 +220,7 @@ TEST(CallReserveRace, TheLastThatReceivesStays) {
     ::signal(SIGSYS, [](int) {
       for (std::atomic<bool>& one : others) one = false;
     });
-    ASSERT_TRUE(farcall::test::trap_call(SYS_membarrier)) << std::strerror(errno);
+    ASSERT_TRUE(trap_call(SYS_membarrier)) << std::strerror(errno);
     state.wait_in_reserve(mine);
     EXPECT_FALSE(others.front());
     EXPECT_TRUE(mine);

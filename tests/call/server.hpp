@@ -11,6 +11,7 @@
 
 #include "farcall/call.hpp"
 #include "farcall/error.hpp"
+#include "harness/error_of.hpp"
 
 namespace farcall::test {
 
@@ -50,17 +51,6 @@ class Server {
 
 // Longer than anything takes that must happen.
 inline Deadline before_long() { return Deadline::after(std::chrono::seconds(20)); }
-
-// The errno that comes of it.
-template <class Call>
-int failure_of(Call call) {
-  try {
-    call();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  return 0;
-}
 
 inline std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));

@@ -20,17 +20,11 @@
 #include "call/raw.hpp"
 #include "call/server.hpp"
 #include "call/transfer.hpp"
-#include "door/lingering.hpp"
+#include "harness/lingering.hpp"
 #include "process/background.hpp"
 
 namespace farcall::call::test {
 namespace {
-
-using door::test::in_child;
-using door::test::lingering;
-using farcall::test::ask;
-using farcall::test::failure_of;
-using farcall::test::Server;
 
 // Keeps the threads busy that close what some users have sent.
 class NothingIsClosedOf {
@@ -60,11 +54,11 @@ class NothingIsClosedOf {
 struct DescriptorsOfStrangers : ::testing::Test {
   static constexpr std::size_t kTable = 1024;
   // Of no other test.
-  const uid_t kAnother = door::test::kNobody + 10'000;
+  const uid_t kAnother = kNobody + 10'000;
 
   void SetUp() override {
-    if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
-    if (door::test::kAddressSanitizer)
+    if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+    if (kAddressSanitizer)
       GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
     ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
     const rlimit usual{.rlim_cur = kTable, .rlim_max = before_.rlim_max};
@@ -81,7 +75,7 @@ struct DescriptorsOfStrangers : ::testing::Test {
 // Sends packets that are as large as may be, and mean nothing.
 void send_rubbish(uid_t user, std::span<const int> sockets, std::uint8_t purpose) {
   in_child([&] {
-    ASSERT_TRUE(door::test::become(user));
+    ASSERT_TRUE(become(user));
     const std::vector<int> many(kPacketDescriptors, STDERR_FILENO);
     for (const int socket : sockets) send_descriptors(socket, many, purpose);
   });
@@ -136,9 +130,9 @@ void expect_served_and_able_to_fork(int port) {
 TEST_F(DescriptorsOfStrangers, ThatOpenNothingStayOutOfTheTable) {
   Server server;
   const auto endpoint = server.port.open_endpoint({}, {});
-  const std::array<uid_t, 3> users{door::test::kNobody, door::test::kNobody + 1, kAnother};
+  const std::array<uid_t, 3> users{kNobody, kNobody + 1, kAnother};
   const UniqueFd for_all = endpoint->branch();
-  const std::size_t before = door::test::open_descriptors();
+  const std::size_t before = open_descriptors();
   {
     const NothingIsClosedOf held(users);
     std::vector<UniqueFd> ways_in;
@@ -149,11 +143,11 @@ TEST_F(DescriptorsOfStrangers, ThatOpenNothingStayOutOfTheTable) {
     }
     EXPECT_TRUE(eventually([&] { return endpoint->unsolicited().descriptors != 0; }));
     in_child([port = for_all.get(), user = kAnother + 1] {
-      ASSERT_TRUE(door::test::become(user));
+      ASSERT_TRUE(become(user));
       Client client(port);
       EXPECT_EQ(ask(client, "still"), "still");
     });
-    EXPECT_LE(door::test::open_descriptors(), before + 50);
+    EXPECT_LE(open_descriptors(), before + 50);
   }
   EXPECT_TRUE(eventually([&] {
     return endpoint->unsolicited().descriptors == 2 * users.size() * kPacketDescriptors;
@@ -173,7 +167,7 @@ TEST_F(DescriptorsOfStrangers, ThatFindNoRoomAreNotWaitedForByTheReactor) {
       const rlimit usual{.rlim_cur = kTable, .rlim_max = kTable};
       ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
       const ManyThatLinger many;
-      ASSERT_TRUE(door::test::become(liar));
+      ASSERT_TRUE(become(liar));
       for (int i = 0; i < 3; ++i) send_lie(socket, many.numbers(), claimed, kPurposeSession);
     });
     way_in.reset();  // that it has gone is no reason to look without end
@@ -189,9 +183,9 @@ TEST_F(DescriptorsOfStrangers, ThatFindNoRoomAreNotWaitedForByWhoServes) {
   rlimit small{.rlim_cur = 128, .rlim_max = kTable};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
   Server server(farcall::test::echo, 1);
-  door::test::Child liar([this, port = server.port.descriptor()] {
+  Child liar([this, port = server.port.descriptor()] {
     const ManyThatLinger many;
-    ASSERT_TRUE(door::test::become(kAnother));
+    ASSERT_TRUE(become(kAnother));
     RawSession session(port);
     ASSERT_TRUE(session.welcome());
     send_lie(session.socket.get(), many.numbers(), 1, kPurposeData);
@@ -208,12 +202,12 @@ TEST_F(DescriptorsOfStrangers, ThatAreFewAreAllTakenByASmallTable) {
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &small), 0);
   small.rlim_cur = 256;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
-  Server server(farcall::test::echo, 4);
+  Server server(echo, 4);
   const int port = server.port.descriptor();
-  std::vector<std::unique_ptr<door::test::Child>> clients;
+  std::vector<std::unique_ptr<Child>> clients;
   for (uid_t i = 0; i < 4; ++i)
-    clients.push_back(std::make_unique<door::test::Child>([&] {
-      ASSERT_TRUE(door::test::become(door::test::kNobody + 2 * i));
+    clients.push_back(std::make_unique<Child>([&] {
+      ASSERT_TRUE(become(kNobody + 2 * i));
       Client client(port);
       const std::array two{STDERR_FILENO, STDERR_FILENO};
       for (int j = 0; j < 200; ++j) {
@@ -223,7 +217,7 @@ TEST_F(DescriptorsOfStrangers, ThatAreFewAreAllTakenByASmallTable) {
         CallArguments arguments;
         arguments.data = buffer;
         arguments.descriptors = two;
-        ASSERT_EQ(failure_of([&] {
+        ASSERT_EQ(error_of([&] {
                     EXPECT_EQ(client.call(arguments, results, Deadline::after(2 * kPatience)),
                               Outcome::ok);
                   }),

@@ -27,13 +27,13 @@ namespace {
 
 using namespace std::chrono_literals;
 using call::test::RawSession;
-using door::test::eventually;
-using door::test::Killer;
-using door::test::Latencies;
-using door::test::setting;
 using test::ask;
 using test::bytes_of;
+using test::eventually;
+using test::Killer;
+using test::Latencies;
 using test::Server;
+using test::setting;
 
 int kill_rounds() { return setting("FARCALL_KILL_ROUNDS", 200); }
 std::int64_t hostile_ns() {

@@ -18,16 +18,6 @@
 namespace farcall::call::test {
 namespace {
 
-using door::test::become;
-using door::test::Child;
-using door::test::Event;
-using door::test::in_child;
-using door::test::is_root;
-using door::test::kNobody;
-using door::test::Shared;
-using farcall::test::before_long;
-using farcall::test::Server;
-
 constexpr std::size_t kMost = 24;  // descriptors of one user
 
 // Answers with as many descriptors as the request says, and so many bytes.
@@ -50,7 +40,7 @@ void give(ServerThread& thread, Incoming& incoming) {
 struct Untaken : ::testing::Test {
   void SetUp() override {
     if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
-    door::test::give_up_after(std::chrono::seconds(60));
+    give_up_after(std::chrono::seconds(60));
   }
 };
 

@@ -21,6 +21,7 @@
 #include "farcall/channel/mechanism.hpp"
 #include "farcall/channel/subprocess.hpp"
 #include "farcall/error.hpp"
+#include "harness/error_of.hpp"
 
 namespace farcall::channel {
 
@@ -31,6 +32,8 @@ inline std::ostream& operator<<(std::ostream& out, const AnyMechanism& mechanism
 }  // namespace farcall::channel
 
 namespace farcall::channel::test {
+
+using namespace farcall::test;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
@@ -70,17 +73,6 @@ inline std::vector<AnyMechanism> mechanisms_where(bool Properties::*property, bo
   for (const AnyMechanism& mechanism : all_mechanisms())
     if (mechanism.properties().*property == value) result.push_back(mechanism);
   return result;
-}
-
-// The errno of the SystemError that `call` throws; 0 if it throws none.
-template <class Call>
-int error_of(Call call) {
-  try {
-    call();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  return 0;
 }
 
 // For children, where a failure must become an exit status.

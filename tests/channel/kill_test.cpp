@@ -12,13 +12,12 @@
 #include <thread>
 
 #include "channel/conformance.hpp"
-#include "door/usage.hpp"
+#include "harness/killer.hpp"
 
 namespace farcall::channel::test {
 namespace {
 
 using namespace std::chrono_literals;
-using door::test::Latencies;
 
 class Kill : public Conformance {
  protected:

@@ -5,7 +5,6 @@
 #include <signal.h>
 
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <random>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "channel/conformance.hpp"
 #include "channel/sandbox.hpp"
 #include "farcall/channel/clean.hpp"
+#include "harness/descriptors.hpp"
 
 namespace farcall::channel::test {
 namespace {
@@ -24,14 +24,13 @@ constexpr int kNoSandbox = 77;
 constexpr int kCycles = kSanitized ? 1'000 : 10'000;  // sanitizers make each take much longer
 
 struct Holdings {
-  long descriptors;
+  std::size_t descriptors;
   long mappings;
   long heap_bytes;
 };
 Holdings holdings() {
   Holdings now{};
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
-    ++now.descriptors;
+  now.descriptors = open_descriptors();
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) ++now.mappings;
   now.heap_bytes = static_cast<long>(::mallinfo2().uordblks);

@@ -59,7 +59,7 @@ TEST(Limits, OfQueuesAreTheKernels) {
 }
 
 TEST(Limits, OfMemoryAreNoneOfSignals) {
-  const farcall::test::FrequentSignals signals;
+  const FrequentSignals signals;
   const Options large{.buffer_bytes = std::size_t{16}
                                       << 20};  // takes longer than until the next one
   EXPECT_NO_THROW(Channel<Memfd>{large});

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "farcall/error.hpp"
+#include "harness/scratch.hpp"
 
 namespace farcall::compare {
 namespace {
@@ -26,15 +27,13 @@ class OwnFolders : public testing::Test {
  protected:
   void SetUp() override {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (::mkdtemp(place_.data()) == nullptr) throw_errno("mkdtemp");
-    ::setenv("TMPDIR", place_.c_str(), 1);
+    ::setenv("TMPDIR", place_.path().c_str(), 1);
   }
   void TearDown() override {
     ::unsetenv("TMPDIR");
     while (::waitpid(-1, nullptr, 0) > 0) {
     }
     ::prctl(PR_SET_CHILD_SUBREAPER, 0);
-    std::filesystem::remove_all(place_);
   }
   // A process that has one, as has a child of it, whose number comes by `ready`.
   static pid_t start_owner(int ready, bool in_own_group = false) {
@@ -52,9 +51,9 @@ class OwnFolders : public testing::Test {
     }
     return owner;
   }
-  [[nodiscard]] bool is_there() const { return !std::filesystem::is_empty(place_); }
+  [[nodiscard]] bool is_there() const { return !std::filesystem::is_empty(place_.path()); }
 
-  std::string place_ = "/tmp/farcall-places-XXXXXX";
+  test::ScratchDirectory place_;
 };
 
 TEST_F(OwnFolders, AreRemovedWhenAllWhoHaveThemWereKilledAndNotBefore) {
@@ -113,10 +112,10 @@ TEST_F(OwnFolders, AreGoneWhenTheirOwnerHasDestroyedThem) {
   std::string also;
   {
     const OwnFolder folder("farcall-a-", [this](const std::filesystem::path& path) {
-      ::rmdir((place_ + "/of-" + path.filename().string()).c_str());
+      ::rmdir((place_.path() + "/of-" + path.filename().string()).c_str());
     });
     ASSERT_TRUE(std::filesystem::is_directory(folder.path()));
-    also = place_ + "/of-" + std::filesystem::path(folder.path()).filename().string();
+    also = place_.path() + "/of-" + std::filesystem::path(folder.path()).filename().string();
     ASSERT_EQ(::mkdir(also.c_str(), 0700), 0);
     ASSERT_EQ(::mkdir((folder.path() + "/in").c_str(), 0700), 0);
   }

@@ -2,12 +2,10 @@
 #include "doctor/fake_tree.hpp"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <system_error>
 
 namespace farcall::test {
 namespace {
@@ -28,25 +26,15 @@ std::string with(const std::string& field, const std::string& usual,
 
 }  // namespace
 
-FakeTree::FakeTree() : root_("/tmp/farcall-test-XXXXXX") {
-  if (::mkdtemp(root_.data()) == nullptr)
-    throw std::system_error(errno, std::system_category(), "mkdtemp");
-}
-
-FakeTree::~FakeTree() {
-  std::error_code ignored;
-  std::filesystem::remove_all(root_, ignored);
-}
-
 FakeTree& FakeTree::file(const std::string& path, std::string_view contents) {
-  const std::filesystem::path full = root_ + path;
+  const std::filesystem::path full = root_.path() + path;
   std::filesystem::create_directories(full.parent_path());
   std::ofstream(full, std::ios::binary) << contents;
   return *this;
 }
 
 FakeTree& FakeTree::link(const std::string& path, const std::string& target) {
-  const std::filesystem::path full = root_ + path;
+  const std::filesystem::path full = root_.path() + path;
   std::filesystem::create_directories(full.parent_path());
   std::filesystem::remove(full);
   std::filesystem::create_symlink(target, full);
@@ -66,7 +54,8 @@ FakeTree& FakeTree::process(int pid, const std::string& name) {
 }
 
 FakeTree& FakeTree::maps(int pid, const std::string& line) {
-  std::ofstream(root_ + "/proc/" + std::to_string(pid) + "/maps", std::ios::app) << line << "\n";
+  std::ofstream(root_.path() + "/proc/" + std::to_string(pid) + "/maps", std::ios::app)
+      << line << "\n";
   return *this;
 }
 

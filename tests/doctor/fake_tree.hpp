@@ -8,16 +8,12 @@
 
 #include "doctor/finding.hpp"
 #include "doctor/tree.hpp"
+#include "harness/scratch.hpp"
 
 namespace farcall::test {
 
 class FakeTree {
  public:
-  FakeTree();
-  ~FakeTree();
-  FakeTree(const FakeTree&) = delete;
-  FakeTree& operator=(const FakeTree&) = delete;
-
   // Paths begin with a slash; directories are made.
   FakeTree& file(const std::string& path, std::string_view contents);
   FakeTree& link(const std::string& path, const std::string& target);
@@ -27,10 +23,10 @@ class FakeTree {
   FakeTree& maps(int pid, const std::string& line);
   FakeTree& descriptor(int pid, int fd, const std::string& target);
 
-  [[nodiscard]] doctor::Tree tree() const { return doctor::Tree(root_); }
+  [[nodiscard]] doctor::Tree tree() const { return doctor::Tree(root_.path()); }
 
  private:
-  std::string root_;
+  ScratchDirectory root_;
 };
 
 // Of /proc/PID/status: the value of one field is another.

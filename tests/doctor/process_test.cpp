@@ -12,6 +12,9 @@
 
 #include "doctor/fake_tree.hpp"
 #include "doctor/placement.hpp"
+#include "harness/eventually.hpp"
+#include "harness/forked.hpp"
+#include "harness/thread_state.hpp"
 
 namespace farcall::test {
 namespace {
@@ -170,41 +173,18 @@ TEST(DoctorPlacement, IsFoundWhereEachHasANodeOfItsOwn) {
 
 // --- processes that really are so
 
-// A child that has done something to itself, and waits.
-class Child {
- public:
-  template <class Function>
-  explicit Child(Function prepare) {
-    int ends[2];
-    if (::pipe(ends) != 0) return;
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      const char done = prepare() ? 'y' : 'n';
-      [[maybe_unused]] const ssize_t told = ::write(ends[1], &done, 1);
-      for (;;) ::pause();
-    }
-    char done = 0;
-    ready_ = ::read(ends[0], &done, 1) == 1 && done == 'y';
-    ::close(ends[0]);
-    ::close(ends[1]);
+// A child that waits.
+struct Waiting : Forked {
+  Waiting()
+      : Forked([] {
+          for (;;) ::pause();
+        }) {
+    EXPECT_TRUE(eventually([&] { return is_asleep(pid()); }));
   }
-  ~Child() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  [[nodiscard]] bool ready() const { return ready_; }
-  [[nodiscard]] pid_t pid() const { return pid_; }
-
- private:
-  pid_t pid_ = -1;
-  bool ready_ = false;
 };
 
 TEST(DoctorProcess, IsSeenStopped) {
-  const Child child([] { return true; });
-  ASSERT_TRUE(child.ready());
+  const Waiting child;
   ::kill(child.pid(), SIGSTOP);
   int status = 0;
   ASSERT_EQ(::waitpid(child.pid(), &status, WUNTRACED), child.pid());
@@ -214,8 +194,7 @@ TEST(DoctorProcess, IsSeenStopped) {
 
 // Set from outside, so that it has run before it gets little of the processor.
 TEST(DoctorProcess, IsSeenPinnedAndNice) {
-  const Child child([] { return true; });
-  ASSERT_TRUE(child.ready());
+  const Waiting child;
   cpu_set_t set;
   ASSERT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);
   unsigned first = 0;
@@ -230,16 +209,14 @@ TEST(DoctorProcess, IsSeenPinnedAndNice) {
 }
 
 TEST(DoctorProcess, IsSeenInAnotherClass) {
-  const Child child([] { return true; });
-  ASSERT_TRUE(child.ready());
+  const Waiting child;
   const sched_param none{};
   ASSERT_EQ(::sched_setscheduler(child.pid(), SCHED_BATCH, &none), 0);
   EXPECT_NE(find(examine(Tree(), child.pid()), "scheduling-class"), nullptr);
 }
 
 TEST(DoctorProcess, IsSeenTraced) {
-  const Child child([] { return true; });
-  ASSERT_TRUE(child.ready());
+  const Waiting child;
   if (::ptrace(PTRACE_SEIZE, child.pid(), nullptr, nullptr) != 0)
     GTEST_SKIP() << "ptrace is not permitted";
   const Findings findings = examine(Tree(), child.pid());
@@ -249,8 +226,7 @@ TEST(DoctorProcess, IsSeenTraced) {
 }
 
 TEST(DoctorProcess, IsSeenWithoutTheLibrary) {
-  const Child child([] { return true; });
-  ASSERT_TRUE(child.ready());
+  const Waiting child;
   const auto process = doctor::read_process(Tree(), child.pid());
   ASSERT_TRUE(process);
   EXPECT_EQ(process->library, Library::absent);

@@ -6,8 +6,8 @@
 #include <fcntl.h>
 #include <stropts.h>
 
-#include "door/sandbox.hpp"
 #include "door/scoped_server.hpp"
+#include "harness/sandbox.hpp"
 
 namespace farcall::door::test {
 

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "door/impostor.hpp"
-#include "door/stalled_page.hpp"
+#include "harness/stalled_page.hpp"
 
 namespace farcall::door::test {
 

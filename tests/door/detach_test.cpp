@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "door/attached.hpp"
-#include "door/usage.hpp"
+#include "harness/descriptors.hpp"
 
 namespace farcall::door::test {
 namespace {

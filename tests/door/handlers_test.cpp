@@ -14,9 +14,11 @@
 #include <cstring>
 #include <thread>
 
-#include "door/one_signal.hpp"
+#include "harness/child.hpp"
+#include "harness/one_signal.hpp"
 
 namespace farcall::door::test {
+using namespace farcall::test;
 namespace {
 
 using Plain = void (*)(int);

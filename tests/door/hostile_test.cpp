@@ -5,10 +5,11 @@
 #include <gtest/gtest.h>
 
 #include "door/impostor.hpp"
-#include "door/lingering.hpp"
 #include "door/raw.hpp"
-#include "door/sandbox.hpp"
-#include "door/usage.hpp"
+#include "harness/killer.hpp"
+#include "harness/lingering.hpp"
+#include "harness/sandbox.hpp"
+#include "harness/usage.hpp"
 
 namespace farcall::door::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "door/raw.hpp"
-#include "door/sandbox.hpp"
+#include "harness/sandbox.hpp"
 
 namespace farcall::door::test {
 

@@ -9,9 +9,10 @@
 #include <sys/syscall.h>
 
 #include "channel/sandbox.hpp"
-#include "door/sandbox.hpp"
 #include "door/scoped_server.hpp"
-#include "door/usage.hpp"
+#include "harness/killer.hpp"
+#include "harness/sandbox.hpp"
+#include "harness/usage.hpp"
 
 namespace farcall::door::test {
 namespace {

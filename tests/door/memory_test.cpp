@@ -7,8 +7,8 @@
 
 #include <utility>
 
-#include "door/sandbox.hpp"
 #include "door/scoped_server.hpp"
+#include "harness/sandbox.hpp"
 
 namespace farcall::door::test {
 namespace {

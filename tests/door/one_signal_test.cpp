@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One signal, sent once at any moment of a call, ends it. FARCALL_SIGNAL_ROUNDS says how often.
-#include "door/one_signal.hpp"
+#include "harness/one_signal.hpp"
 
 #include "door/scoped_server.hpp"
 

@@ -6,7 +6,7 @@
 #include <sys/resource.h>
 
 #include "door/impostor.hpp"
-#include "door/lingering.hpp"
+#include "harness/lingering.hpp"
 
 namespace farcall::door::test {
 namespace {

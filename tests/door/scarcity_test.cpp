@@ -4,9 +4,9 @@
 // server that goes on.
 #include <gtest/gtest.h>
 
-#include "door/sandbox.hpp"
 #include "door/scoped_server.hpp"
 #include "farcall/limits.h"
+#include "harness/sandbox.hpp"
 
 namespace farcall::door::test {
 namespace {

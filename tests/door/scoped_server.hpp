@@ -4,6 +4,7 @@
 #pragma once
 
 #include <door.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -22,12 +23,14 @@
 #include <utility>
 #include <vector>
 
-#include "door/child.hpp"
-#include "door/usage.hpp"
 #include "farcall/memory.hpp"
 #include "farcall/socket.hpp"
+#include "harness/child.hpp"
+#include "harness/usage.hpp"
 
 namespace farcall::door::test {
+
+using namespace farcall::test;
 
 // Sends one descriptor over a packet socket; receives one, or -1.
 inline void hand_over(int socket, int fd) { send_descriptors(socket, std::array{fd}); }

@@ -5,8 +5,8 @@
 
 #include "door/impostor.hpp"
 #include "door/raw.hpp"
-#include "door/sandbox.hpp"
-#include "silent_file.hpp"
+#include "harness/sandbox.hpp"
+#include "harness/silent_file.hpp"
 
 namespace farcall::door::test {
 namespace {

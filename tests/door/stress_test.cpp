@@ -4,9 +4,9 @@
 // known at each moment; what it brings is checked. FARCALL_STRESS_SECONDS sets for how long.
 #include <gtest/gtest.h>
 
-#include "door/sandbox.hpp"
 #include "door/scoped_server.hpp"
-#include "door/usage.hpp"
+#include "harness/killer.hpp"
+#include "harness/sandbox.hpp"
 
 namespace farcall::door::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 
 #include "door/impostor.hpp"
-#include "door/lingering.hpp"
+#include "harness/lingering.hpp"
 
 #ifndef SO_PASSPIDFD
 #define SO_PASSPIDFD 76

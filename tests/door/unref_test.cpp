@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <sys/syscall.h>
 
-#include "door/sandbox.hpp"
 #include "door/scoped_server.hpp"
 #include "farcall/doors.h"
+#include "harness/sandbox.hpp"
 
 namespace farcall::door::test {
 namespace {

@@ -4,9 +4,9 @@
 // when the server hangs up.
 #include <gtest/gtest.h>
 
-#include "door/lingering.hpp"
 #include "door/raw.hpp"
-#include "door/stalled_page.hpp"
+#include "harness/lingering.hpp"
+#include "harness/stalled_page.hpp"
 
 namespace farcall::door::test {
 namespace {

@@ -7,16 +7,12 @@
 
 #include <deque>
 
-#include "door/usage.hpp"
+#include "harness/descriptors.hpp"
 #include "message/attacks.hpp"
 #include "message/pulses.hpp"
 
 namespace farcall::message::test {
 namespace {
-
-using door::test::is_root;
-using door::test::list_descriptors;
-using door::test::open_descriptors;
 
 constexpr auto kAttackTime = 700ms;
 

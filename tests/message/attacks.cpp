@@ -167,7 +167,7 @@ std::span<const Attack> attacks() { return kAttacks; }
 
 void run_as_nobody(const Attack& attack, const std::string& name, std::chrono::nanoseconds time) {
   ::signal(SIGPIPE, SIG_IGN);
-  ASSERT_TRUE(door::test::become(door::test::kNobody));
+  ASSERT_TRUE(become(kNobody));
   attack_time = time;
   (void)over();
   try {

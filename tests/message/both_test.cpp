@@ -4,12 +4,12 @@
 #include <door.h>
 #include <sys/syscall.h>
 
-#include "door/one_signal.hpp"
-#include "forbidden_call.hpp"
+#include "harness/forbidden_call.hpp"
+#include "harness/one_signal.hpp"
 #include "message/channel.hpp"
 
 extern "C" int become_by_another_library(uid_t user);
-extern "C" farcall::door::test::Lonely::Install handle_by_another_library;
+extern "C" farcall::test::Lonely::Install handle_by_another_library;
 
 namespace farcall::message::test {
 namespace {
@@ -33,7 +33,7 @@ TEST(DoorsAndMessages, DoNotAskWhoTheyAreWithEachCall) {
   const int door = ::door_create(echo, nullptr, 0);
   in_child([&] {
     expect_answers(server.connection, door);
-    ASSERT_TRUE(farcall::test::forbid_call(SYS_geteuid));
+    ASSERT_TRUE(forbid_call(SYS_geteuid));
     expect_answers(server.connection, door);
   });
 }
@@ -41,8 +41,8 @@ TEST(DoorsAndMessages, DoNotAskWhoTheyAreWithEachCall) {
 // `become` makes this process that user.
 template <class Become>
 void expect_to_be_known(Become become) {
-  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
-  const uid_t user = door::test::kNobody;
+  if (!is_root()) GTEST_SKIP() << "only root can become somebody else";
+  const uid_t user = kNobody;
   Channel channel;
   static uid_t caller;
   const int door = ::door_create(
@@ -76,7 +76,7 @@ void expect_to_be_known(Become become) {
 }
 
 TEST(DoorsAndMessages, KnowBothWhoTheyHaveBecome) {
-  expect_to_be_known([](uid_t user) { return door::test::become(user); });
+  expect_to_be_known([](uid_t user) { return become(user); });
 }
 
 TEST(DoorsAndMessages, KnowBothWhoTheyHaveBecomeByAnotherLibrary) {
@@ -85,13 +85,12 @@ TEST(DoorsAndMessages, KnowBothWhoTheyHaveBecomeByAnotherLibrary) {
 
 TEST(DoorsAndMessages, AreBothInterruptedByTheHandlersOfAnotherLibrary) {
   FARCALL_SKIP_WITHOUT_WRAPPERS();
-  using door::test::Lonely;
   if (!Lonely::kPossible) GTEST_SKIP() << "nobody has said where a handler interrupts a thread";
   Lonely lonely(true, handle_by_another_library);
   const Channel channel;
   using Receive = std::int64_t(int, void*, std::size_t, farcall_info*);
   EXPECT_EQ(
-      lonely.count_lost<Receive>(door::test::signal_rounds() / 6, "farcall_receive", EINTR,
+      lonely.count_lost<Receive>(signal_rounds() / 6, "farcall_receive", EINTR,
                                  [&](auto* function) {
                                    return function(channel.id, nullptr, 0, nullptr) < 0 ? errno : 0;
                                  }),
@@ -100,7 +99,7 @@ TEST(DoorsAndMessages, AreBothInterruptedByTheHandlersOfAnotherLibrary) {
   ::door_server_create([](door_info_t*) {});
   const int door = ::door_create(echo, nullptr, DOOR_PRIVATE);
   EXPECT_EQ(lonely.count_lost<decltype(::door_call)>(
-                door::test::signal_rounds() / 6, "door_call", EAGAIN,
+                signal_rounds() / 6, "door_call", EAGAIN,
                 [&](auto* function) { return function(door, nullptr) < 0 ? errno : 0; }),
             0);
 }

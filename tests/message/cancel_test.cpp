@@ -8,7 +8,7 @@
 #include <deque>
 #include <functional>
 
-#include "door/usage.hpp"
+#include "harness/descriptors.hpp"
 #include "message/channel.hpp"
 
 namespace farcall::message::test {
@@ -232,11 +232,11 @@ TEST(MessageCancel, NothingIsLeftOfThreadsThatWereCancelled) {
     }
   };
   cancel_some();
-  const std::size_t before = door::test::open_descriptors();
+  const std::size_t before = open_descriptors();
   cancel_some();
-  EXPECT_TRUE(eventually([&] { return door::test::open_descriptors() <= before; }))
-      << door::test::open_descriptors() << " instead of " << before << "\n"
-      << door::test::list_descriptors();
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; }))
+      << open_descriptors() << " instead of " << before << "\n"
+      << list_descriptors();
   farcall_disconnect(connection);
   farcall_channel_destroy(channel);
 }

@@ -13,24 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "door/child.hpp"
 #include "farcall/message.h"
+#include "harness/child.hpp"
+#include "harness/thread_state.hpp"
 
 namespace farcall::message::test {
 
 using namespace std::chrono_literals;
-using door::test::Child;
-using door::test::Event;
-using door::test::eventually;
-using door::test::give_up_after;
-using door::test::in_child;
-using door::test::kCountsSignals;
-using door::test::kPatience;
-using door::test::kSlow;
-using door::test::now_ns;
-using door::test::over_module;
-using door::test::Shared;
-using door::test::stop_process;
+using namespace farcall::test;
 
 // A channel, and a connection to it, which children inherit.
 class Channel {
@@ -158,23 +148,12 @@ class NamedServer {
   Child child_;
 };
 
-// What a process's first thread, or a thread of this process, is doing: S for sleep, T, ...
-inline char state_at(const std::string& path) {
-  const int fd = ::open((path + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
-  char text[128]{};
-  (void)!::read(fd, text, sizeof text - 1);
-  ::close(fd);
-  const char* end = std::strrchr(text, ')');
-  return end == nullptr ? '?' : end[2];
-}
-inline char state_of(pid_t process) { return state_at("/proc/" + std::to_string(process)); }
-
 // Waits until a thread of this process sleeps in the kernel; 0 is one that has not begun yet. For
 // some time, as it may have to wait for a lock on the way.
 inline bool sleeps(const std::atomic<pid_t>& thread) {
   int asleep = 0;
   return eventually([&] {
-    const bool now = thread != 0 && state_at("/proc/self/task/" + std::to_string(thread)) == 'S';
+    const bool now = thread != 0 && is_asleep(thread);
     asleep = now ? asleep + 1 : 0;
     return asleep >= 4;
   });

@@ -193,7 +193,7 @@ TEST(MessageChannel, NamesAreChecked) {
 }
 
 TEST(MessageChannel, TheModeSaysWhoMayConnect) {
-  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  if (!is_root()) GTEST_SKIP() << "only root can become somebody else";
   const std::string closed = unique_name("closed");
   const std::string open = unique_name("open");
   const int one = farcall_name_attach(closed.c_str(), 0, 0600);
@@ -201,7 +201,7 @@ TEST(MessageChannel, TheModeSaysWhoMayConnect) {
   ASSERT_GT(one, 0);
   ASSERT_GT(two, 0);
   Child child([&] {
-    if (!door::test::become(door::test::kNobody)) ::_exit(77);
+    if (!become(kNobody)) ::_exit(77);
     EXPECT_EQ(farcall_name_open(closed.c_str()), -1);
     EXPECT_EQ(errno, EACCES);
     const int connection = farcall_name_open(open.c_str());
@@ -209,7 +209,7 @@ TEST(MessageChannel, TheModeSaysWhoMayConnect) {
     EXPECT_EQ(send(connection, "x").status, 0);
   });
   const Message message = receive(two);
-  EXPECT_EQ(message.info.uid, door::test::kNobody);
+  EXPECT_EQ(message.info.uid, kNobody);
   answer(message.id, 0);
   EXPECT_EQ(child.join(), 0);
   farcall_channel_destroy(one);
@@ -218,14 +218,14 @@ TEST(MessageChannel, TheModeSaysWhoMayConnect) {
 
 // Whom the server shares its group with is of that class, and no other.
 TEST(MessageChannel, TheModeSaysWhetherItsGroupMayConnect) {
-  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  if (!is_root()) GTEST_SKIP() << "only root can become somebody else";
   const std::string group = unique_name("group");
   const std::string others = unique_name("others");
   const int one = farcall_name_attach(group.c_str(), 0, 0620);
   const int two = farcall_name_attach(others.c_str(), 0, 0602);
   ASSERT_GT(one, 0);
   ASSERT_GT(two, 0);
-  const uid_t user = door::test::kNobody;
+  const uid_t user = kNobody;
   const auto error_of_opening = [](const std::string& name) {
     return farcall_name_open(name.c_str()) > 0 ? 0 : errno;
   };
@@ -244,7 +244,7 @@ TEST(MessageChannel, TheModeSaysWhetherItsGroupMayConnect) {
   }
   Child other([&] {
     ASSERT_EQ(::setgroups(0, nullptr), 0);
-    ASSERT_TRUE(door::test::become(user));
+    ASSERT_TRUE(become(user));
     EXPECT_EQ(error_of_opening(group), EACCES);
     EXPECT_EQ(error_of_opening(others), 0);
   });

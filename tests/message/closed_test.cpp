@@ -2,21 +2,12 @@
 //
 // A thread that has found a channel or a connection comes to it when another has closed it.
 #include "farcall/error.hpp"
+#include "harness/error_of.hpp"
 #include "message/channel.hpp"
 #include "message/engine.hpp"
 
 namespace farcall::message::test {
 namespace {
-
-template <class Body>
-int error_of(Body body) {
-  try {
-    body();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  return 0;
-}
 
 template <class Object>
 void close(Object& object) {

@@ -6,13 +6,12 @@
 
 #include <deque>
 
-#include "door/usage.hpp"
+#include "harness/descriptors.hpp"
+#include "harness/killer.hpp"
 #include "message/channel.hpp"
 
 namespace farcall::message::test {
 namespace {
-
-using door::test::setting;
 
 // How many round trips a client of an empty server makes in that time, or of a crowded one.
 int trips(int connection, std::chrono::milliseconds time) {

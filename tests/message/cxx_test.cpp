@@ -89,7 +89,7 @@ TEST(MessageCxx, DescriptorsAreClosedWithTheMessage) {
   EXPECT_TRUE(is_open(first));
   set_message_timeout(kPatience);
   message = channel.reply_receive(message, {}, {});
-  EXPECT_TRUE(door::test::eventually([&] { return !is_open(first); })) << "replaced by another";
+  EXPECT_TRUE(eventually([&] { return !is_open(first); })) << "replaced by another";
   ASSERT_EQ(message.descriptors().size(), 3U);
   const int second = message.descriptors()[0];
   {
@@ -99,7 +99,7 @@ TEST(MessageCxx, DescriptorsAreClosedWithTheMessage) {
     EXPECT_TRUE(is_open(second));
     moved.reply();
   }
-  EXPECT_TRUE(door::test::eventually([&] { return !is_open(second); })) << "destroyed";
+  EXPECT_TRUE(eventually([&] { return !is_open(second); })) << "destroyed";
   set_message_timeout(kPatience);
   std::vector<int> taken;
   {

@@ -15,10 +15,6 @@
 namespace farcall::message::test {
 namespace {
 
-using door::test::become;
-using door::test::is_root;
-using door::test::kNobody;
-
 constexpr auto kGrace = 1s;
 
 void let_sigusr1_end_waits() {

@@ -6,7 +6,8 @@
 
 #include "call/raw.hpp"
 #include "call/server.hpp"
-#include "door/usage.hpp"
+#include "harness/killer.hpp"
+#include "harness/usage.hpp"
 #include "message/channel.hpp"
 #include "message/names.hpp"
 #include "message/priority.hpp"
@@ -20,11 +21,6 @@ using call::test::open_a_bad_session;
 using call::test::scribble;
 using call::test::send_memory;
 using call::test::send_nonsense;
-using door::test::open_descriptors;
-using door::test::pause_up_to;
-using door::test::setting;
-using door::test::threads;
-using door::test::Usage;
 
 std::int64_t hostile_ns() {
   return setting("FARCALL_HOSTILE_SECONDS", 6) * std::int64_t{1'000'000'000} / 2;
@@ -190,7 +186,7 @@ TEST(MessageHostile, ServersSurviveTheirClientsAndAreNotDeceived) {
   EXPECT_EQ(known.false_identities, 0);
   EXPECT_TRUE(eventually([&] { return open_descriptors() <= before.descriptors + 4; }))
       << open_descriptors() << " instead of " << before.descriptors << "\n"
-      << door::test::list_descriptors();
+      << list_descriptors();
   EXPECT_TRUE(eventually([&] { return threads() <= before.threads_running; }))
       << "threads that close descriptors go when there is nothing to close";
   if (kSlow == 1) {
@@ -225,7 +221,7 @@ struct FakeConnection {
 
 // A number below 0 would be an error that has no errno.
 TEST(MessageHostile, AStatusBelowZeroIsNoStatus) {
-  farcall::test::Server server([](ServerThread& thread, Incoming& incoming) {
+  Server server([](ServerThread& thread, Incoming& incoming) {
     thread.reply(incoming, {}, {}, std::int64_t{0x80000001});
   });
   const auto endpoint = server.port.open_endpoint({}, {});
@@ -380,7 +376,7 @@ TEST(MessageHostile, ClientsSurviveTheirServers) {
   // may have been none of them then.
   constexpr std::size_t kKept = 2 * (2 + 2 + 2);
   EXPECT_TRUE(eventually([&] { return open_descriptors() <= before->descriptors + kKept; }))
-      << door::test::list_descriptors();
+      << list_descriptors();
 }
 
 TEST(MessageHostile, ANameThatAnswersNonsenseIsAnError) {

@@ -25,12 +25,12 @@ void receive_from(int channel, uid_t user, gid_t group) {
 }
 
 TEST(MessageIdentity, WhoGivesUpRootIsRootNoMore) {
-  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
-  const uid_t user = door::test::kNobody;
+  if (!is_root()) GTEST_SKIP() << "only root can become somebody else";
+  const uid_t user = kNobody;
   Channel channel;
   Child child([&] {
     EXPECT_EQ(send(channel.connection, "x").status, 0);
-    ASSERT_TRUE(door::test::become(user));
+    ASSERT_TRUE(become(user));
     EXPECT_EQ(send(channel.connection, "x").status, 0);
     EXPECT_EQ(farcall_send_one_way(channel.connection, "x", 1), 0);
   });
@@ -42,8 +42,8 @@ TEST(MessageIdentity, WhoGivesUpRootIsRootNoMore) {
 
 TEST(MessageIdentity, WhoIsRootNowAndThenIsKnownEachTime) {
   if (over_module()) GTEST_SKIP() << "the module tells the real ids";
-  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
-  const uid_t user = door::test::kNobody;
+  if (!is_root()) GTEST_SKIP() << "only root can become somebody else";
+  const uid_t user = kNobody;
   Channel channel;
   Child child([&] {
     ASSERT_EQ(::setegid(user), 0);
@@ -63,8 +63,8 @@ TEST(MessageIdentity, WhoIsRootNowAndThenIsKnownEachTime) {
 // Also those that the channel has not been told of yet when the process becomes somebody else.
 TEST(MessageIdentity, PulsesAreOfWhoHasSentThem) {
   if (over_module()) GTEST_SKIP() << "the module tells the real ids";
-  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
-  const uid_t user = door::test::kNobody;
+  if (!is_root()) GTEST_SKIP() << "only root can become somebody else";
+  const uid_t user = kNobody;
   const std::string name = unique_name("pulses");
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
@@ -87,7 +87,7 @@ TEST(MessageIdentity, PulsesAreOfWhoHasSentThem) {
     ASSERT_GT(connection, 0);
     ASSERT_EQ(::kill(server.pid(), SIGSTOP), 0);
     EXPECT_EQ(farcall_pulse(connection, 0, 1, 0), 0);
-    ASSERT_TRUE(door::test::become(user));
+    ASSERT_TRUE(become(user));
     EXPECT_EQ(farcall_pulse(connection, 0, 2, 0), 0);
   });
   EXPECT_EQ(child.join(), 0);

@@ -8,7 +8,6 @@
 #include <random>
 #include <set>
 
-#include "door/usage.hpp"
 #include "message/channel.hpp"
 #include "message/names.hpp"
 #include "message/priority.hpp"
@@ -16,10 +15,6 @@
 
 namespace farcall::message::test {
 namespace {
-
-using door::test::become;
-using door::test::is_root;
-using door::test::kNobody;
 
 TEST(MessageImpostor, AForgedIdAnswersNobody) {
   Channel channel;

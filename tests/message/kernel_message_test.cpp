@@ -16,6 +16,7 @@
 #include <fstream>
 
 #include "farcall/error.hpp"
+#include "harness/error_of.hpp"
 #include "message/channel.hpp"
 #include "message/engine.hpp"
 #include "message/kernel.hpp"
@@ -92,16 +93,6 @@ TEST(MessageModule, AnAnswerIsNoTimeoutThoughASignalIsCaught) {
   EXPECT_EQ(receive(channel.id).info.value, message.id) << "it stays";
   EXPECT_EQ(farcall_error(message.id, ETIMEDOUT), 0);
   client.join();
-}
-
-template <class Body>
-int error_of(Body body) {
-  try {
-    body();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  return 0;
 }
 
 // A handler that has run before the thread comes to the kernel.
@@ -259,11 +250,11 @@ bool become_shown_as(uid_t number) {
 }
 
 TEST(MessageModule, ANameIsTheUsersWhoseNumberTheKernelKnows) {
-  const uid_t user = door::test::kNobody;
+  const uid_t user = kNobody;
   const Shared<Event> serves;
   const Shared<Event> done;
   Child namesake([&] {
-    ASSERT_TRUE(door::test::become(user));
+    ASSERT_TRUE(become(user));
     ASSERT_GT(farcall_name_attach("clock", 0, 0666), 0) << std::strerror(errno);
     serves->happens();
     ASSERT_TRUE(done->wait());

@@ -7,16 +7,12 @@
 #include <future>
 #include <memory>
 
-#include "door/usage.hpp"
+#include "harness/killer.hpp"
+#include "harness/usage.hpp"
 #include "message/channel.hpp"
 
 namespace farcall::message::test {
 namespace {
-
-using door::test::Killer;
-using door::test::Latencies;
-using door::test::pause_up_to;
-using door::test::setting;
 
 int rounds() { return setting("FARCALL_KILL_ROUNDS", kSlow > 1 ? 20 : 100); }
 
@@ -50,8 +46,7 @@ struct MessageKillHeld : ::testing::Test {
   void SetUp() override {
     // There a channel lives as long as somebody has its file, such a child as well.
     if (over_module()) GTEST_SKIP() << "the module is here";
-    if (!door::test::kernel_sends_pidfds())
-      GTEST_SKIP() << "the kernel sends no pidfds (Linux 6.5)";
+    if (!kernel_sends_pidfds()) GTEST_SKIP() << "the kernel sends no pidfds (Linux 6.5)";
     give_up_after(100s);
     server = std::make_unique<NamedServer>(name, [this](int channel) { serve(channel); });
   }
@@ -224,9 +219,9 @@ TEST(MessageKill, NothingIsLeftOfClientsThatDied) {
     client.kill();
   };
   for (int i = 0; i < 10; ++i) one(i);
-  const door::test::Usage before;
+  const Usage before;
   for (int i = 0; i < rounds() / 2; ++i) one(i % 10);
-  door::test::expect_no_growth(before);
+  expect_no_growth(before);
   farcall_channel_destroy(channel);
 }
 

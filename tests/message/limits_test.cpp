@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "call/raw.hpp"
-#include "door/usage.hpp"
+#include "harness/usage.hpp"
 #include "message/channel.hpp"
 #include "message/names.hpp"
 #include "message/pulses.hpp"
@@ -16,10 +16,6 @@ namespace farcall::message::test {
 namespace {
 
 using call::test::RawSession;
-using door::test::become;
-using door::test::is_root;
-using door::test::kNobody;
-using door::test::Usage;
 
 // A server of few descriptors, and a user whose processes take as many of them as they get.
 void hoard(const std::function<void(const std::string& full_name)>& hoarder) {

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <future>
 
-#include "door/lingering.hpp"
+#include "harness/lingering.hpp"
 #include "message/channel.hpp"
 
 namespace farcall::message::test {
@@ -200,7 +200,7 @@ TEST(Message, TheKernelSaysWhoSends) {
 }
 
 TEST(Message, TheKernelSaysForWhichGroupItsSenderActs) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to act for another group";
+  if (!is_root()) GTEST_SKIP() << "needs root, to act for another group";
   constexpr gid_t kGroup = 60'001;
   Channel channel;
   Child child([&] {
@@ -260,7 +260,7 @@ TEST(Message, DescriptorsComeAlong) {
 // Here a socket whose last close waits for minutes.
 TEST(Message, DescriptorsAreDroppedWithoutWaitingForTheirEnd) {
   Channel channel;
-  UniqueFd socket = door::test::lingering(600);
+  UniqueFd socket = lingering(600);
   std::thread client([&] {
     const int number = socket.get();
     farcall_message message{};

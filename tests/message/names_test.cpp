@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "farcall/error.hpp"
+#include "harness/error_of.hpp"
 #include "message/channel.hpp"
 #include "message/shared.hpp"
 #include "message/table.hpp"
@@ -26,19 +27,9 @@
 namespace farcall::message::test {
 namespace {
 
-template <class Call>
-int failure_of(Call call) {
-  try {
-    call();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  return 0;
-}
-
 TEST(MessageNames, AreOfVisibleBytesAndNotTooLong) {
   const auto error_of_name = [](const std::string& name) {
-    return failure_of([&] { (void)own_name(name); });
+    return error_of([&] { (void)own_name(name); });
   };
   EXPECT_EQ(error_of_name("!"), 0) << "the first that is visible";
   EXPECT_EQ(error_of_name("~"), 0) << "the last of ASCII";
@@ -52,7 +43,7 @@ TEST(MessageNames, AreOfVisibleBytesAndNotTooLong) {
 TEST(MessageNames, MayBeginWithTheirUsersNumber) {
   EXPECT_EQ(full_names("17/x"), std::vector<std::string>{"17/x"});
   for (const char* wrong : {"/x", "x/y", "17x/y", "-1/x", "17/", "17/a b", "17 /x"})
-    EXPECT_EQ(failure_of([&] { (void)full_names(wrong); }), EINVAL) << wrong;
+    EXPECT_EQ(error_of([&] { (void)full_names(wrong); }), EINVAL) << wrong;
   EXPECT_EQ(full_names("17").front(), std::to_string(::geteuid()) + "/17");
   EXPECT_EQ(full_names("x", kModulesOwnUser), (std::vector<std::string>{"~/x", "0/x"}));
 }
@@ -60,8 +51,8 @@ TEST(MessageNames, MayBeginWithTheirUsersNumber) {
 // As with files: of the three only the one that is about somebody counts.
 TEST(MessageNames, TheModeIsReadAsThatOfAFile) {
   const Credentials own{.pid = 1, .uid = ::geteuid(), .gid = ::getegid() + 1};
-  const Credentials group{.pid = 1, .uid = door::test::kNobody, .gid = ::getegid()};
-  const Credentials other{.pid = 1, .uid = door::test::kNobody, .gid = ::getegid() + 1};
+  const Credentials group{.pid = 1, .uid = kNobody, .gid = ::getegid()};
+  const Credentials other{.pid = 1, .uid = kNobody, .gid = ::getegid() + 1};
   const Credentials root{.pid = 1, .uid = 0, .gid = 0};
   EXPECT_TRUE(may_connect(root, {}, 0));
   if (::geteuid() != 0) {
@@ -76,9 +67,9 @@ TEST(MessageNames, TheModeIsReadAsThatOfAFile) {
 
 // Where a process does not know other groups, they all look alike, and like its own.
 TEST(MessageNames, WhoseGroupCannotBeKnownIsInNone) {
-  door::test::in_child([] {
+  in_child([] {
     if (::unshare(CLONE_NEWUSER) != 0) GTEST_SKIP() << "no user namespaces here";
-    const Credentials unknown{.pid = 1, .uid = door::test::kNobody, .gid = ::getegid()};
+    const Credentials unknown{.pid = 1, .uid = kNobody, .gid = ::getegid()};
     EXPECT_FALSE(may_connect(unknown, {}, 0020));
     EXPECT_TRUE(may_connect(unknown, {}, 0002));
   });
@@ -115,7 +106,7 @@ int failure_where(std::string_view prefix, Answer answer, Ask ask) {
     char end = 0;
     (void)!::recv(client.get(), &end, 1, 0);
   });
-  const int error = failure_of([&] { ask(full); });
+  const int error = error_of([&] { ask(full); });
   server.join();
   return error;
 }
@@ -166,8 +157,8 @@ TEST(MessageNumbers, AreNotUsedAgainForALongTime) {
     ASSERT_EQ(table.find(number), object);
     ASSERT_EQ(table.remove(number), object);
     if (i % 1000 != 0) continue;
-    ASSERT_EQ(failure_of([&] { (void)table.find(number); }), EBADF);
-    ASSERT_EQ(failure_of([&] { (void)table.remove(number); }), EBADF);
+    ASSERT_EQ(error_of([&] { (void)table.find(number); }), EBADF);
+    ASSERT_EQ(error_of([&] { (void)table.remove(number); }), EBADF);
   }
   EXPECT_EQ(object.use_count(), 1) << "the table keeps none";
 }
@@ -194,7 +185,7 @@ TEST(MessageNumbers, ThereAreAsManyAsTheTableHas) {
   Table<int> table;
   std::vector<int> numbers;
   const auto object = std::make_shared<int>(1);
-  EXPECT_EQ(failure_of([&] {
+  EXPECT_EQ(error_of([&] {
               while (numbers.size() <= std::size_t{1} << 16) numbers.push_back(table.add(object));
             }),
             EMFILE);
@@ -202,7 +193,7 @@ TEST(MessageNumbers, ThereAreAsManyAsTheTableHas) {
   for (const int number : {numbers.front(), numbers.back()}) (void)table.remove(number);
   EXPECT_NE(table.add(object), numbers.front());
   EXPECT_NE(table.add(object), numbers.back());
-  EXPECT_EQ(failure_of([&] { (void)table.add(object); }), EMFILE);
+  EXPECT_EQ(error_of([&] { (void)table.add(object); }), EMFILE);
 }
 
 }  // namespace

@@ -71,14 +71,14 @@ void count_pulses(int channel, std::int64_t& count) {
 TEST(MessageNamespace, AServerThatSeesNoProcessOfItsClientsServesTheirUser) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   if (over_module()) GTEST_SKIP() << "the module is here";
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, for a namespace of processes";
+  if (!is_root()) GTEST_SKIP() << "needs root, for a namespace of processes";
   give_up_after(100s);
   const std::string name = unique_name("apart");
   ServerApart server([] { return ::unshare(CLONE_NEWPID) == 0; }, name,
                      [](int channel) {
                        const Message first = receive(channel);
                        EXPECT_EQ(first.info.pid, 0);
-                       EXPECT_EQ(first.info.uid, door::test::kNobody);
+                       EXPECT_EQ(first.info.uid, kNobody);
                        EXPECT_EQ(answer(first.id, 0, first.text), 0);
                        std::int64_t count = 0;
                        count_pulses(channel, count);
@@ -86,7 +86,7 @@ TEST(MessageNamespace, AServerThatSeesNoProcessOfItsClientsServesTheirUser) {
                      });
   FARCALL_NEEDS_NAMESPACES(server);
   in_child([&] {
-    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    ASSERT_TRUE(become(kNobody));
     const int connection = farcall_name_open(("0/" + name).c_str());
     ASSERT_GT(connection, 0) << std::strerror(errno);
     EXPECT_EQ(send(connection, "x").text, "x");
@@ -116,7 +116,7 @@ bool know_only_oneself() {
 TEST(MessageNamespace, WhoHasNoNumberForTheServerIsRefusedWhenItOpens) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   if (over_module()) GTEST_SKIP() << "the module is here";
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   give_up_after(100s);
   const std::string name = unique_name("apart");
   const Shared<int> sent{};
@@ -136,7 +136,7 @@ TEST(MessageNamespace, WhoHasNoNumberForTheServerIsRefusedWhenItOpens) {
     const int connection = farcall_name_open(("0/" + name).c_str());
     ASSERT_GT(connection, 0) << std::strerror(errno);
     in_child([&] {
-      ASSERT_TRUE(door::test::become(door::test::kNobody));
+      ASSERT_TRUE(become(kNobody));
       EXPECT_EQ(farcall_name_open(("0/" + name).c_str()), -1);
       EXPECT_EQ(errno, EACCES);
       // Who has the connection of somebody else.

@@ -9,8 +9,8 @@
 #include <new>
 #include <optional>
 
-#include "door/child.hpp"
 #include "farcall/error.hpp"
+#include "harness/child.hpp"
 #include "message/shared.hpp"
 
 namespace {

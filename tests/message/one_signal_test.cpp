@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One signal, sent once at any moment of a call, ends it. FARCALL_SIGNAL_ROUNDS says how often.
-#include "door/one_signal.hpp"
+#include "harness/one_signal.hpp"
 
 #include <signal.h>
 
@@ -9,13 +9,6 @@
 
 namespace farcall::message::test {
 namespace {
-
-using door::test::let_sigusr1_interrupt;
-using door::test::Lonely;
-using door::test::signal_rounds;
-using door::test::some_moment;
-using door::test::spin_for;
-using door::test::Target;
 
 // What client and server share.
 struct Plan {

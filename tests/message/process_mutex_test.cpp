@@ -41,7 +41,7 @@ TEST(ProcessMutex, AllWhoSleepGetItInTheEnd) {
     std::array<std::atomic<pid_t>, 3> threads{};
     std::atomic<int> done{0};
   };
-  auto& waiters = door::test::lasting<Waiters>();
+  auto& waiters = lasting<Waiters>();
   waiters.mutex.lock();
   for (std::atomic<pid_t>& thread : waiters.threads)
     std::thread([&waiters, &thread] {

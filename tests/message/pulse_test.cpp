@@ -20,18 +20,18 @@ TEST(MessagePulse, BringsItsCodeAndValue) {
 
 // Who decides by it takes nobody for root.
 TEST(MessagePulse, TellsWhoHasSentIt) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   Channel channel(FARCALL_DISCONNECT);
   Child child([&] {
-    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    ASSERT_TRUE(become(kNobody));
     EXPECT_EQ(farcall_pulse(channel.connection, 0, 1, ::getpid()), 0);
     EXPECT_EQ(farcall_pulse(channel.connection, 0, 2, ::getpid()), 0);
   });
   for (int code = 1; code <= 2; ++code) {
     const farcall_info info = receive(channel.id).info;
     EXPECT_EQ(info.code, code);
-    EXPECT_EQ(info.uid, over_module() ? ~0U : door::test::kNobody);
-    EXPECT_EQ(info.gid, over_module() ? ~0U : door::test::kNobody);
+    EXPECT_EQ(info.uid, over_module() ? ~0U : kNobody);
+    EXPECT_EQ(info.gid, over_module() ? ~0U : kNobody);
     EXPECT_EQ(info.pid, over_module() ? 0 : info.value);
   }
   EXPECT_EQ(child.join(), 0);

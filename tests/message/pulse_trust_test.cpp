@@ -7,20 +7,14 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include "door/lingering.hpp"
-#include "door/stalled_page.hpp"
+#include "harness/lingering.hpp"
+#include "harness/stalled_page.hpp"
 #include "message/channel.hpp"
 #include "message/names.hpp"
 #include "message/pulses.hpp"
 
 namespace farcall::message::test {
 namespace {
-
-using door::test::become;
-using door::test::is_root;
-using door::test::kNobody;
-using door::test::lingering;
-using door::test::StalledPage;
 
 struct MessagePulseTrust : ::testing::Test {
   std::string name = unique_name("pulse-trust");

@@ -11,10 +11,6 @@
 namespace farcall::message::test {
 namespace {
 
-using door::test::become;
-using door::test::is_root;
-using door::test::kNobody;
-
 // A channel of which one user may hold so many descriptors, and whoever may connect.
 struct Narrow {
   explicit Narrow(std::uint64_t descriptors) {

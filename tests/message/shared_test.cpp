@@ -133,7 +133,7 @@ TEST(MessageShared, NorWhereTheProgramHasHandlers) {
 // A server that may raise its priority as far as its limits let it, and has no privilege beside
 // that; or, where limits cannot be set, that has given its privileges up meanwhile.
 TEST(MessageShared, WhoMayNotRaiseItByPrivilegeGetsItsOwnBackToo) {
-  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  if (!is_root()) GTEST_SKIP() << "only root can become somebody else";
   const sched_param real_time{.sched_priority = 7};
   const sched_param usual{.sched_priority = 0};
   if (::sched_setscheduler(0, SCHED_FIFO, &real_time) != 0)
@@ -145,7 +145,7 @@ TEST(MessageShared, WhoMayNotRaiseItByPrivilegeGetsItsOwnBackToo) {
     const rlimit limit{.rlim_cur = 50, .rlim_max = 50};
     const bool limited = ::setrlimit(RLIMIT_RTPRIO, &limit) == 0;
     if (limited) {
-      ASSERT_TRUE(door::test::become(door::test::kNobody));
+      ASSERT_TRUE(become(kNobody));
     }
     const int channel = farcall_name_attach(name.c_str(), FARCALL_INHERIT, 0666);
     ASSERT_GT(channel, 0) << std::strerror(errno);
@@ -156,7 +156,7 @@ TEST(MessageShared, WhoMayNotRaiseItByPrivilegeGetsItsOwnBackToo) {
     EXPECT_EQ(::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_FIFO);
     in_child([] { EXPECT_EQ(::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_OTHER); });
     if (!limited) {
-      ASSERT_TRUE(door::test::become(door::test::kNobody));
+      ASSERT_TRUE(become(kNobody));
     }
     answer(message.id, 0);
     EXPECT_EQ(::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_OTHER);
@@ -166,7 +166,7 @@ TEST(MessageShared, WhoMayNotRaiseItByPrivilegeGetsItsOwnBackToo) {
   std::thread([&] {
     ASSERT_EQ(::sched_setscheduler(0, SCHED_FIFO, &real_time), 0);
     farcall_priority_changed();
-    int connection = farcall_name_open((std::to_string(door::test::kNobody) + "/" + name).c_str());
+    int connection = farcall_name_open((std::to_string(kNobody) + "/" + name).c_str());
     if (connection < 0) connection = farcall_name_open(name.c_str());
     ASSERT_GT(connection, 0) << std::strerror(errno);
     EXPECT_EQ(send(connection, "x").error, 0);
@@ -432,7 +432,7 @@ TEST(MessageShared, OfAConnectionThatWasClosedNoDeathIsTold) {
   EXPECT_EQ(farcall_disconnect(closed), 0);
   server.kill();
   EXPECT_EQ(receive(own.id).info.value, 8);
-  EXPECT_EQ(receive(own.id, 4096, door::test::kGlance).error, ETIMEDOUT);
+  EXPECT_EQ(receive(own.id, 4096, kGlance).error, ETIMEDOUT);
   farcall_disconnect(open);
 }
 

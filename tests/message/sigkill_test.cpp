@@ -9,19 +9,13 @@
 #include <map>
 
 #include "channel/sandbox.hpp"
-#include "door/usage.hpp"
 #include "farcall/memory.hpp"
+#include "harness/killer.hpp"
+#include "harness/usage.hpp"
 #include "message/channel.hpp"
 
 namespace farcall::message::test {
 namespace {
-
-using door::test::expect_no_growth;
-using door::test::Killer;
-using door::test::Latencies;
-using door::test::pause_up_to;
-using door::test::setting;
-using door::test::Usage;
 
 int rounds() { return setting("FARCALL_KILL_ROUNDS", kSlow > 1 ? 40 : 1000); }
 constexpr unsigned kBusy = 3000 * (kSlow > 1 ? 4 : 1);  // us from birth to death
@@ -178,7 +172,7 @@ TEST(MessageSigkill, EveryThreadOfAClientLearnsOfTheServersDeath) {
     for (unsigned thread = 0; thread < 5; ++thread)
       senders.push_back(std::async(std::launch::async, [&, thread] {
         const int error = send_until_failure(connection, thread);
-        return std::pair(error, door::test::now_without_run_delay_ns());
+        return std::pair(error, now_without_run_delay_ns());
       }));
     Killer killer(server.pid(), 2 * kBusy, static_cast<unsigned>(i));
     const std::int64_t killed = killer.join();

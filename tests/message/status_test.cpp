@@ -54,13 +54,13 @@ TEST(MessageStatus, CountsWhatThreadsReceivedThatHaveEnded) {
 }
 
 TEST(MessageStatus, SaysNothingToOtherUsers) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   const std::string name = unique_name("secret");
   const int channel = farcall_name_attach(name.c_str(), 0, 0666);
   ASSERT_GT(channel, 0);
   EXPECT_TRUE(says_of(name, name));
   in_child([&] {
-    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    ASSERT_TRUE(become(kNobody));
     std::array<char, 1000> text{};
     EXPECT_EQ(farcall_channel_status(("0/" + name).c_str(), text.data(), text.size()), -1);
     EXPECT_EQ(text[0], 0);

@@ -7,7 +7,7 @@
 #include <array>
 
 #include "call/raw.hpp"
-#include "door/lingering.hpp"
+#include "harness/lingering.hpp"
 #include "message/channel.hpp"
 #include "message/names.hpp"
 #include "message/pulses.hpp"
@@ -20,10 +20,6 @@ using call::Kind;
 using call::kPurposeData;
 using call::Turn;
 using call::test::RawSession;
-using door::test::become;
-using door::test::is_root;
-using door::test::kNobody;
-using door::test::lingering;
 
 constexpr int kLong = 60;  // seconds that a close takes; more than any test waits
 

@@ -6,7 +6,6 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include <string>
 
 #include "farcall/memory.hpp"
+#include "harness/forked.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
@@ -41,32 +41,7 @@ inline void require(bool holds, const char* what) {
   ::_exit(1);
 }
 
-// A child that ends, by a signal if need be, when this does.
-class Child {
- public:
-  explicit Child(const std::function<void()>& work) : pid_(::fork()) {
-    if (pid_ != 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::alarm(60);
-    work();
-    ::_exit(0);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() {
-    if (pid_ > 0) (void)kill(SIGKILL), (void)status();
-  }
-  int kill(int number) const { return ::kill(pid_, number); }
-  int status() {
-    int status = -1;
-    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
-    pid_ = -1;
-    return status;
-  }
-
- private:
-  pid_t pid_;
-};
+using Child = test::Forked;
 
 // A connection to a child that does `work` with the other end. Both have waited for each other
 // often, so that memory is what they use.

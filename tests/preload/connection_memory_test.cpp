@@ -96,7 +96,7 @@ TEST(Connections, SurviveAChildThatScribblesInSharedMemory) {
         }
       }
     });
-    require(child.status() == 0, "scribble");
+    require(child.wait() == 0, "scribble");
     // Any answer is good, but there must be one.
     char bytes[64] = {};
     (void)::send(connected.fd.get(), bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -105,7 +105,7 @@ TEST(Connections, SurviveAChildThatScribblesInSharedMemory) {
     (void)::poll(&look, 1, 10);
     ::close(connected.fd.get());
   });
-  EXPECT_EQ(parent.status(), 0);
+  EXPECT_EQ(parent.wait(), 0);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 // Ends that are killed at any moment, and ends that write whatever they like into shared memory.
 // Runs with the library preloaded.
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -22,6 +21,8 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
+#include "harness/descriptors.hpp"
+#include "harness/eventually.hpp"
 #include "preloaded.hpp"
 
 namespace farcall::preload {
@@ -45,14 +46,6 @@ std::vector<Region> shared_regions() {
       found.push_back({reinterpret_cast<std::byte*>(begin), end - begin});
   }
   return found;
-}
-
-std::size_t open_descriptors() {
-  std::size_t count = 0;
-  DIR* directory = ::opendir("/proc/self/fd");
-  while (::readdir(directory) != nullptr) ++count;
-  ::closedir(directory);
-  return count;
 }
 
 // Whether the library still listens for the peer of one of these ports.
@@ -123,26 +116,47 @@ void kill_and_reap(pid_t child) {
   EXPECT_EQ(::waitpid(child, &status, 0), child);
 }
 
+// Takes what comes, and sends it back unless it is a stream.
+void serve_until_end(int server, std::size_t message, bool stream) {
+  std::vector<char> buffer(message);
+  for (;;) {
+    const ssize_t got = ::recv(server, buffer.data(), buffer.size(), 0);
+    if (got <= 0) {
+      if (got < 0 && errno != ECONNRESET) std::perror("recv");
+      ::_exit(0);
+    }
+    if (!stream) (void)!::send(server, buffer.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL);
+  }
+}
+
+// Goes on until the other end is no more.
+void talk_until_end(int fd, std::size_t message, bool stream) {
+  const std::vector<char> out(message, 'x');
+  std::vector<char> in(message);
+  for (;;) {
+    if (::send(fd, out.data(), message, MSG_NOSIGNAL) < 0) {
+      EXPECT_TRUE(errno == EPIPE || errno == ECONNRESET) << errno;
+      return;
+    }
+    if (stream) continue;
+    const ssize_t got = ::recv(fd, in.data(), message, MSG_WAITALL);
+    if (got == static_cast<ssize_t>(message)) continue;
+    if (got < 0) {
+      EXPECT_EQ(errno, ECONNRESET);
+    }
+    return;
+  }
+}
+
 void survive(bool packets) {
-  const std::size_t descriptors = open_descriptors();
+  const std::size_t descriptors = test::open_descriptors();
   std::mt19937 random(17);
   int accelerated = 0;
   std::set<std::string> ports;
   for (int round = 0; round < 400; ++round) {
     const std::size_t message = 1 + random() % 3000;
     const bool stream = round % 2 == 0;
-    const auto serve = [&](int server) {
-      std::vector<char> buffer(message);
-      for (;;) {
-        const ssize_t got = ::recv(server, buffer.data(), buffer.size(), 0);
-        if (got <= 0) {
-          if (got < 0 && errno != ECONNRESET) std::perror("recv");
-          ::_exit(0);
-        }
-        if (!stream)
-          (void)!::send(server, buffer.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL);
-      }
-    };
+    const auto serve = [&](int server) { serve_until_end(server, message, stream); };
     auto [fd, child] = packets ? pair_with_child(serve) : with_child(serve);
     if (!packets) ports.insert(port_of(fd.get()));
     const std::vector<char> out(message, 'x');
@@ -161,29 +175,16 @@ void survive(bool packets) {
       ::kill(child, SIGKILL);
     });
     const auto start = std::chrono::steady_clock::now();
-    for (;;) {
-      if (::send(fd.get(), out.data(), message, MSG_NOSIGNAL) < 0) {
-        EXPECT_TRUE(errno == EPIPE || errno == ECONNRESET) << errno;
-        break;
-      }
-      if (stream) continue;
-      const ssize_t got = ::recv(fd.get(), in.data(), message, MSG_WAITALL);
-      if (got == static_cast<ssize_t>(message)) continue;
-      if (got < 0) {
-        EXPECT_EQ(errno, ECONNRESET);
-      }
-      break;
-    }
+    talk_until_end(fd.get(), message, stream);
     EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
     killer.join();
     kill_and_reap(child);
   }
   // A stream may be over before both ends have met.
   EXPECT_GE(accelerated, 150);
-  EXPECT_EQ(open_descriptors(), descriptors);
+  EXPECT_EQ(test::open_descriptors(), descriptors);
   // Other programs of this machine have names as well, and at times one of these ports by now.
-  for (int i = 0; i < 10'000 && rendezvous_left(ports); ++i) std::this_thread::sleep_for(1ms);
-  EXPECT_FALSE(rendezvous_left(ports));
+  EXPECT_TRUE(test::eventually([&] { return !rendezvous_left(ports); }));
 }
 
 TEST(Crash, TheSurvivorSeesTheEndWhateverItIsDoing) { survive(false); }

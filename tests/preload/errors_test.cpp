@@ -93,7 +93,7 @@ TEST(TcpErrors, AResetThatASendWasToldIsNotToldAgain) {
     result = send(fd, block, MSG_DONTWAIT | MSG_NOSIGNAL);
   ASSERT_EQ(result, "(EAGAIN)");
   EXPECT_EQ(peer.child->kill(SIGKILL), 0);
-  peer.child->status();
+  peer.child->wait();
   EXPECT_EQ(send(fd, "to nobody"), "(ECONNRESET)");
   EXPECT_EQ(receive(fd), "(end)");
   EXPECT_EQ(pending_error(fd), 0);
@@ -122,7 +122,7 @@ TEST(TcpErrors, ASetThatDoesNotWaitTellsOfAResetInFull) {
   }
   EXPECT_EQ(send(fd, "unread"), "6");
   EXPECT_EQ(peer.child->kill(SIGKILL), 0);
-  peer.child->status();
+  peer.child->wait();
   ASSERT_EQ(::epoll_wait(set.get(), &event, 1, 0), 1);
   EXPECT_EQ(event.events, EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP);
   EXPECT_EQ(pending_error(fd), ECONNRESET);
@@ -139,7 +139,7 @@ TEST(TcpErrors, WhoEndsWithBytesUnreadResetsForEverybody) {
   send_until_in_memory(fd, steps);
   EXPECT_EQ(send(fd, "unread"), "6");
   steps.tell();
-  EXPECT_EQ(peer.child->status(), 0);
+  EXPECT_EQ(peer.child->wait(), 0);
   char byte;
   EXPECT_EQ(kernel(SYS_recvfrom, fd, &byte, 1, MSG_DONTWAIT, nullptr, nullptr), -ECONNRESET);
 }

@@ -30,6 +30,7 @@
 #include "children.hpp"
 #include "contract.hpp"
 #include "farcall/memory.hpp"
+#include "harness/descriptors.hpp"
 #include "preload/real.hpp"
 
 extern char** environ;
@@ -185,11 +186,6 @@ TEST(Contract, AChildOfVforkExecutesAProgramOnTheConnection) {
   expect_answers_of_cat(pair, child);
 }
 
-std::ptrdiff_t count_descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return std::distance(begin(all), end(all));
-}
-
 // It has copies of all descriptors, and the memory is its parent's.
 TEST(Contract, AChildOfVforkClosesNothingOfItsParentAndLeavesNothingOpenThere) {
   // The peer has no library, so the connection is not moved to memory, but may be.
@@ -214,9 +210,9 @@ TEST(Contract, AChildOfVforkClosesNothingOfItsParentAndLeavesNothingOpenThere) {
     EXPECT_EQ(exit_status(child), 0);
   };
   execute_with_connection(false);
-  const std::ptrdiff_t before = count_descriptors();
+  const std::size_t before = test::open_descriptors();
   for (int i = 0; i < 3; ++i) execute_with_connection(true);
-  EXPECT_EQ(count_descriptors(), before);
+  EXPECT_EQ(test::open_descriptors(), before);
 }
 
 // A connection to another process that has sent what nobody has read: bytes in memory, if the

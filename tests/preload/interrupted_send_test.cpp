@@ -21,17 +21,11 @@
 #include <thread>
 
 #include "connected.hpp"
+#include "harness/thread_state.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
 namespace {
-
-bool is_asleep(pid_t thread) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
-  std::string line;
-  std::getline(file, line);
-  return line.find(") S ") != std::string::npos;
-}
 
 // --- senders that wait
 
@@ -67,7 +61,7 @@ TEST(ASenderThatWaitsForRoom, IsToldWhatHasGoneWhereItsDescriptorIsClosed) {
     sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
   });
   for (int asleep = 0; asleep < 20;) {
-    asleep = thread != 0 && is_asleep(thread) ? asleep + 1 : 0;
+    asleep = thread != 0 && test::is_asleep(thread) ? asleep + 1 : 0;
     ::usleep(1000);
   }
   pair.client.reset();

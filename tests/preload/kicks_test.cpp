@@ -90,8 +90,7 @@ TEST(Sleepers, AreToldOfWhatAWaitingCallHasLeft) {
     peer.begin('t');
     peer.take();
     peer.await_done();
-    for (int ms = 0; ms < 5000 && told != i; ++ms) ::usleep(1000);
-    EXPECT_EQ(told, i);
+    EXPECT_TRUE(comes([&] { return told == i; }));
     peer.take();
     round = 0;
     if (told != i) break;
@@ -222,7 +221,7 @@ TEST(Sleepers, AreToldByOneEventOfASocketThatHasNoRoom) {
     for (const std::atomic<long>& id : ids) await_sleep(id);
     epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = kToken}};
     EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
-    for (int i = 0; i < kLongest && told < round; ++i) ::usleep(1000);
+    comes([&] { return told >= round; });
     ::usleep(2000);
     EXPECT_EQ(told, round);
     if (told != round) break;
@@ -281,12 +280,12 @@ TEST(Sleepers, AreToldOnceThoughAnotherPutsRightWhatHasWokenThem) {
     EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
     while (!is_in_call) std::this_thread::yield();
     EXPECT_EQ(::eventfd_write(other.get(), 1), 0);
-    for (int ms = 0; ms < kLongest && told[1] == 0; ++ms) ::usleep(1000);
+    comes([&] { return told[1] != 0; });
     if (filled) {
       ::usleep(20'000);
     }
     may_go_on = true;
-    for (int ms = 0; ms < kLongest && told[0] == 0; ++ms) ::usleep(1000);
+    comes([&] { return told[0] != 0; });
     EXPECT_EQ(wait(set.get(), 0), 0U);
     EXPECT_EQ(::eventfd_write(over.get(), 1), 0);
     for (std::thread& thread : threads) thread.join();
@@ -381,8 +380,7 @@ TEST(Sleepers, AreNotToldOfRoomForWhichTheyDoNotWait) {
     }
     round = i;
     add(set.get(), peer.server.get());
-    for (int ms = 0; ms < kLongest && told != i; ++ms) ::usleep(1000);
-    EXPECT_EQ(told, i);
+    EXPECT_TRUE(comes([&] { return told == i; }));
     EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_DEL, peer.server.get(), nullptr), 0);
     round = 0;
     if (told != i) break;

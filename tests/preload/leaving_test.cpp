@@ -54,7 +54,7 @@ TEST(Ending, ADestructorOfALibraryReadsTheRest) {
     std::exit(0);
   });
   ASSERT_EQ(::send(connected.fd.get(), "the rest", 8, MSG_NOSIGNAL), 8);
-  EXPECT_EQ(connected.child->status(), 0);
+  EXPECT_EQ(connected.child->wait(), 0);
   char byte;
   EXPECT_EQ(::recv(connected.fd.get(), &byte, 1, 0), 0) << std::strerror(errno);
 }
@@ -80,7 +80,7 @@ TEST(Ending, WhoMayOpenNothingMoreSendsAll) {
   ::setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_EQ(sent, static_cast<ssize_t>(kAll));
   if (sent == static_cast<ssize_t>(kAll)) {
-    EXPECT_EQ(connected.child->status(), 0);
+    EXPECT_EQ(connected.child->wait(), 0);
   }
 }
 
@@ -162,7 +162,7 @@ TEST_P(Successor, WithoutTheLibraryReadsWhatIsLeft) {
       EXPECT_EQ(connected.child->kill(SIGSTOP), 0);
     }
     if (state == "ended") {
-      EXPECT_EQ(connected.child->status(), 0);
+      EXPECT_EQ(connected.child->wait(), 0);
     }
     ASSERT_EQ(expect_stream(connected.fd.get(), 0, 500), 500u);
     int said[2];
@@ -179,7 +179,7 @@ TEST_P(Successor, WithoutTheLibraryReadsWhatIsLeft) {
     });
     said_out.reset();
     EXPECT_EQ(expect_stream(said_in.get(), 500, all), all) << state;
-    EXPECT_EQ(successor.status(), 0);
+    EXPECT_EQ(successor.wait(), 0);
   }
 }
 
@@ -264,7 +264,7 @@ TEST_P(Executed, FindsWhatIsUnread) {
     ASSERT_GE(part, 0);
   }
   EXPECT_EQ(text, "unread");
-  EXPECT_EQ(successor.status(), 0);
+  EXPECT_EQ(successor.wait(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, Executed, ::testing::Range(std::size_t{0}, std::size(kExecutions)),
@@ -328,7 +328,7 @@ TEST(Leaving, WhileAnotherThreadReceivesLosesNothing) {
     EXPECT_EQ(::waitpid(started, nullptr, 0), started);
     receiver.join();
     EXPECT_EQ(come, kSize);
-    EXPECT_EQ(peer.child->status(), 0);
+    EXPECT_EQ(peer.child->wait(), 0);
   }
 }
 
@@ -366,7 +366,7 @@ TEST(Leaving, IsPossibleForBothThoughOneHasShutDown) {
   set_option(connected.fd.get(), SO_RCVLOWAT, 2);
   EXPECT_EQ(expect_stream(connected.fd.get(), 0, 3000), 3000u);
   EXPECT_EQ(::recv(connected.fd.get(), &byte, 1, 0), 0);
-  EXPECT_EQ(connected.child->status(), 0);
+  EXPECT_EQ(connected.child->wait(), 0);
 }
 
 // A sender that is told that its peer sends nothing more goes over to the kernel. What it has put
@@ -401,7 +401,7 @@ TEST(Leaving, TheDeadLosesWhatIsUnreadWithAReset) {
   steps.await_done();
   const bool in_memory = preloaded() && !readable_for_kernel(fd);
   EXPECT_EQ(connected.child->kill(SIGKILL), 0);
-  connected.child->status();
+  connected.child->wait();
   int on = 1;
   ASSERT_EQ(::ioctl(fd, FIOASYNC, &on), 0);
   EXPECT_EQ(receive(fd), in_memory ? "(ECONNRESET)" : "unread");
@@ -443,7 +443,7 @@ TEST(UnseenWaitOnASocket, IsEndedWhenThePeerWaitsInACall) {
       ASSERT_EQ(::send(connected.fd.get(), bytes, 64, MSG_NOSIGNAL), 64);
       ASSERT_EQ(::recv(connected.fd.get(), bytes, 64, MSG_WAITALL), 64) << i;
     }
-    EXPECT_EQ(connected.child->status(), 0);
+    EXPECT_EQ(connected.child->wait(), 0);
   }
 }
 
@@ -461,7 +461,7 @@ TEST(UnseenWaitOnASocket, IsEndedWhenBothWaitSoAndLookUntilNothingIsLeft) {
     ASSERT_EQ(::recv(connected.fd.get(), bytes, 64, 0), 64);
     ASSERT_LE(::recv(connected.fd.get(), bytes, 64, 0), 0);
   }
-  EXPECT_EQ(connected.child->status(), 0);
+  EXPECT_EQ(connected.child->wait(), 0);
 }
 
 // --- dying

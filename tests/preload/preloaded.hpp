@@ -13,6 +13,7 @@
 #include <fstream>
 #include <string>
 
+#include "harness/thread_state.hpp"
 #include "preload/real.hpp"
 
 namespace farcall::preload {
@@ -58,11 +59,7 @@ inline long number_in_status(const std::string& name) {
 inline void await_sleep(long thread) {
   for (int i = 0; i < 20'000; ++i) {
     ::usleep(1000);
-    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
-    std::string line;
-    std::getline(file, line);
-    const std::size_t name_ends = line.rfind(')');
-    if (name_ends != std::string::npos && line.compare(name_ends + 1, 2, " S") == 0) return;
+    if (test::is_asleep(static_cast<pid_t>(thread))) return;
   }
 }
 

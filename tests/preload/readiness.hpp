@@ -21,12 +21,17 @@
 
 #include "children.hpp"
 #include "farcall/memory.hpp"
+#include "harness/eventually.hpp"
 #include "preload/real.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload::readiness {
 
 inline constexpr int kLongest = 20'000;  // milliseconds, for what must come
+template <class Condition>
+bool comes(Condition condition) {
+  return test::eventually(condition, std::chrono::milliseconds(kLongest));
+}
 inline constexpr std::uint64_t kToken = 77;
 
 // Bytes one by one.

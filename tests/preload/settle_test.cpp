@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
+#include "harness/eventually.hpp"
 #include "one_way.hpp"
 #include "preload/connection.hpp"
 
@@ -157,8 +158,7 @@ TEST_F(Settling, DoesNotWaitForWhatOthersHold) {
     EXPECT_EQ(reclaimed[1], 1);
     asleep = true;
   });
-  for (int i = 0; i < 2000 && !asleep; ++i) std::this_thread::sleep_for(1ms);
-  EXPECT_TRUE(asleep);
+  EXPECT_TRUE(test::eventually([&] { return asleep.load(); }));
   EXPECT_EQ(reclaimed[0], 0);
   holds.unlock();
   own.join();

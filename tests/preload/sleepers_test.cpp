@@ -120,7 +120,7 @@ TEST(Sleepers, OneOfTwoIsToldOfAnEndWhereThatIsAskedForOnce) {
     }
     if (bytes != 0) pair.put(bytes);
     pair.client.reset();
-    for (int i = 0; i < 20'000 && told == 0; ++i) ::usleep(1000);
+    comes([&] { return told != 0; });
     for (const std::atomic<long>& id : ids) await_sleep(id);
     const std::uint64_t one = 1;
     ASSERT_EQ(::write(over.get(), &one, sizeof one), ssize_t{sizeof one});
@@ -149,8 +149,7 @@ TEST(Sleepers, AreToldOfAnEdgeThatIsArmedAnew) {
   }
   peer.put_there();
   add(set.get(), fd, EPOLLIN | EPOLLET);
-  for (int i = 0; i < 20'000 && told == 0; ++i) ::usleep(1000);
-  ASSERT_EQ(told, 1);
+  ASSERT_TRUE(comes([&] { return told == 1; }));
   epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.u64 = kToken}};
   EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
   for (std::thread& thread : threads) thread.join();

@@ -98,7 +98,7 @@ TEST_P(SmallRooms, WhoLeavesABlockedWriterGetsAllOfIt) {
   expect_rooms(connected.fd.get(), before);
   EXPECT_EQ(expect_stream(connected.fd.get(), done, kAll), kAll);
   expect_end(connected.fd.get());
-  EXPECT_EQ(connected.child->status(), 0);
+  EXPECT_EQ(connected.child->wait(), 0);
 }
 
 // How the writer ends, with all full.
@@ -157,7 +157,7 @@ TEST(Rooms, ThatNobodyHasSetStayTheKernelsToChoose) {
     require(Rooms(peer).locks == before.locks, "the room is fixed");
   });
   const Rooms before(connected.fd.get());
-  EXPECT_EQ(connected.child->status(), 0);
+  EXPECT_EQ(connected.child->wait(), 0);
   leave_everything_to_the_kernel();
   expect_rooms(connected.fd.get(), before);
 }

@@ -202,7 +202,7 @@ TEST(ToKernelNews, AreTakenOutOfNothingElse) {
   ASSERT_EQ(::write(tell.get(), "", 1), 1);
   waits.join();
   EXPECT_EQ(receive(number), "datagram");
-  EXPECT_EQ(connected.child->status(), 0);
+  EXPECT_EQ(connected.child->wait(), 0);
 }
 
 // All is there before: other threads read and write the number all the time.

@@ -186,12 +186,65 @@ class Reader {
   std::vector<std::uint8_t> buffer_;
 };
 
+bool done(const Writer& writer, const Reader& reader) { return writer.done() && reader.done(); }
+
+template <class Work>
+void run_by_poll(int fd, const Writer& writer, const Reader& reader, std::mt19937& random,
+                 Work work) {
+  while (!done(writer, reader)) {
+    pollfd wait{.fd = fd, .events = 0, .revents = 0};
+    if (!reader.done()) wait.events |= POLLIN;
+    if (!writer.done()) wait.events |= POLLOUT;
+    // Now and then a reader alone, that really waits.
+    if (!reader.done() && random() % 4 == 0) wait.events = POLLIN;
+    if (::poll(&wait, 1, wait.events == POLLIN ? 2 : 20'000) < 0) fail("poll", 0);
+    work();
+  }
+}
+
+template <class Work>
+void run_by_select(int fd, const Writer& writer, const Reader& reader, Work work) {
+  while (!done(writer, reader)) {
+    fd_set read, write;
+    FD_ZERO(&read);
+    FD_ZERO(&write);
+    if (!reader.done()) FD_SET(fd, &read);
+    if (!writer.done()) FD_SET(fd, &write);
+    timeval limit{.tv_sec = 20, .tv_usec = 0};
+    const int ready = ::select(fd + 1, &read, &write, nullptr, &limit);
+    if (ready <= 0) fail("select", 0);
+    work();
+  }
+}
+
+template <class Work>
+void run_by_epoll(int fd, const Writer& writer, Reader& reader, bool edge, std::uint32_t end,
+                  Work work) {
+  const int set = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event wanted{.events = EPOLLIN | EPOLLOUT | (edge ? EPOLLET : 0U) | end,
+                     .data = {.fd = fd}};
+  ::epoll_ctl(set, EPOLL_CTL_ADD, fd, &wanted);
+  while (!done(writer, reader)) {
+    if (!edge) {
+      wanted.events = (reader.done() ? 0U : EPOLLIN) | (writer.done() ? 0U : EPOLLOUT);
+      ::epoll_ctl(set, EPOLL_CTL_MOD, fd, &wanted);
+    }
+    epoll_event event;
+    const int ready = ::epoll_wait(set, &event, 1, 20'000);
+    if (ready < 0 && errno == EINTR && are_stopped) continue;
+    if (ready <= 0) fail("epoll_wait", 0);
+    if (event.data.fd != fd) fail("epoll data", 0);
+    reader.told(event.events);
+    work();
+  }
+  ::close(set);
+}
+
 void run(const std::string& engine, int fd, unsigned seed, std::uint64_t total, std::uint64_t out,
          std::uint64_t in) {
-  const bool blocking = engine == "blocking";
   Writer writer(fd, seed, total, out);
   Reader reader(fd, seed + 1, total, in, engine);
-  if (blocking) {
+  if (engine == "blocking") {
     std::thread writing([&] {
       while (!writer.done()) writer.step();
     });
@@ -212,49 +265,13 @@ void run(const std::string& engine, int fd, unsigned seed, std::uint64_t total, 
     }
   };
   if (engine == "spin") {
-    while (!reader.done() || !writer.done()) work();
+    while (!done(writer, reader)) work();
   } else if (engine == "poll") {
-    while (!reader.done() || !writer.done()) {
-      pollfd wait{.fd = fd, .events = 0, .revents = 0};
-      if (!reader.done()) wait.events |= POLLIN;
-      if (!writer.done()) wait.events |= POLLOUT;
-      // Now and then a reader alone, that really waits.
-      if (!reader.done() && random() % 4 == 0) wait.events = POLLIN;
-      if (::poll(&wait, 1, wait.events == POLLIN ? 2 : 20'000) < 0) fail("poll", 0);
-      work();
-    }
+    run_by_poll(fd, writer, reader, random, work);
   } else if (engine == "select") {
-    while (!reader.done() || !writer.done()) {
-      fd_set read, write;
-      FD_ZERO(&read);
-      FD_ZERO(&write);
-      if (!reader.done()) FD_SET(fd, &read);
-      if (!writer.done()) FD_SET(fd, &write);
-      timeval limit{.tv_sec = 20, .tv_usec = 0};
-      const int ready = ::select(fd + 1, &read, &write, nullptr, &limit);
-      if (ready <= 0) fail("select", 0);
-      work();
-    }
+    run_by_select(fd, writer, reader, work);
   } else {
-    const int set = ::epoll_create1(EPOLL_CLOEXEC);
-    const std::uint32_t end = engine == "counting" ? EPOLLRDHUP : 0U;
-    epoll_event wanted{.events = EPOLLIN | EPOLLOUT | (edge ? EPOLLET : 0U) | end,
-                       .data = {.fd = fd}};
-    ::epoll_ctl(set, EPOLL_CTL_ADD, fd, &wanted);
-    while (!reader.done() || !writer.done()) {
-      if (!edge) {
-        wanted.events = (reader.done() ? 0U : EPOLLIN) | (writer.done() ? 0U : EPOLLOUT);
-        ::epoll_ctl(set, EPOLL_CTL_MOD, fd, &wanted);
-      }
-      epoll_event event;
-      const int ready = ::epoll_wait(set, &event, 1, 20'000);
-      if (ready < 0 && errno == EINTR && are_stopped) continue;
-      if (ready <= 0) fail("epoll_wait", 0);
-      if (event.data.fd != fd) fail("epoll data", 0);
-      reader.told(event.events);
-      work();
-    }
-    ::close(set);
+    run_by_epoll(fd, writer, reader, edge, engine == "counting" ? EPOLLRDHUP : 0U, work);
   }
 }
 

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
+#include "harness/scratch.hpp"
 #include "stream_pair.hpp"
 #include "unix_message.hpp"
 
@@ -321,11 +322,10 @@ TEST(UnixStream, ThePeerHasCredentials) {
 // --- names
 
 TEST(UnixStream, APathIsAsGoodAsAnAbstractName) {
-  std::string folder = "/tmp/farcall-unix-XXXXXX";
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const test::ScratchDirectory folder;
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
-  const std::string path = folder + "/socket";
+  const std::string path = folder.file("socket");
   std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
   const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   auto* const address = reinterpret_cast<sockaddr*>(&name);
@@ -357,7 +357,7 @@ TEST(UnixStream, APathIsAsGoodAsAnAbstractName) {
     EXPECT_EQ(size, sizeof(sa_family_t) + path.size() + 1);
   }
   EXPECT_EQ(::unlink(path.c_str()), 0);
-  EXPECT_EQ(::rmdir(folder.c_str()), 0);
+  EXPECT_TRUE(folder.files().empty());
 }
 
 TEST(UnixStream, OneCannotSendToAnAddress) {

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <thread>
 
-#include "door/child.hpp"
 #include "farcall/wait.hpp"
+#include "harness/child.hpp"
 #include "process/background.hpp"
 
 namespace farcall::test {
@@ -33,8 +33,7 @@ void ask(int) {
 // Ends this process where a handler does not come to its end.
 void send_signals_to(pthread_t thread) {
   for (int sent = 1; sent <= kMostSignals; ++sent) {
-    if (::pthread_kill(thread, SIGUSR1) != 0 ||
-        !door::test::eventually([&] { return asked == sent; })) {
+    if (::pthread_kill(thread, SIGUSR1) != 0 || !eventually([&] { return asked == sent; })) {
       constexpr std::string_view kText = "a handler waits for what it has interrupted\n";
       (void)!::write(STDERR_FILENO, kText.data(), kText.size());
       ::_exit(1);
@@ -45,7 +44,7 @@ void send_signals_to(pthread_t thread) {
 
 TEST(BackgroundHandlers, AskWhoIsBehindWhileTheirThreadAsks) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
-  door::test::in_child([] {
+  in_child([] {
     process::run_later(kStranger, [] {});
     struct sigaction action {};
     action.sa_handler = ask;

@@ -21,18 +21,16 @@
 #include <thread>
 #include <vector>
 
-#include "door/child.hpp"
-#include "door/lingering.hpp"
-#include "door/sandbox.hpp"
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
+#include "harness/child.hpp"
+#include "harness/lingering.hpp"
+#include "harness/sandbox.hpp"
+#include "harness/silent_file.hpp"
 #include "process/exit_close.hpp"
-#include "silent_file.hpp"
 
 namespace farcall::test {
 namespace {
-
-using door::test::eventually;
 
 std::size_t background_threads() {
   std::size_t count = 0;
@@ -320,8 +318,7 @@ TEST(Background, ThisProcesssOwnUserIsBehindAndNotFlooding) {
 
 // Whoever sends one mostly has no hand on it any more, but its peer still keeps it.
 TEST(Background, WhatLingersIsClosedWithoutWaiting) {
-  for (std::size_t i = 0; i < process::kThreadsPerUser; ++i)
-    process::close_later(1, door::test::lingering(60));
+  for (std::size_t i = 0; i < process::kThreadsPerUser; ++i) process::close_later(1, lingering(60));
   std::atomic<bool> done{false};
   process::run_later(1, [&] { done = true; });
   EXPECT_TRUE(eventually([&] { return done.load(); }));
@@ -331,7 +328,7 @@ TEST(Background, WhatLingersIsClosedWithoutWaiting) {
 UniqueFd with_what_lingers() {
   auto [here, there] = socket_pair();
   FdMessage message{.bytes = std::vector<std::byte>(1), .descriptors = {}};
-  message.descriptors.push_back(door::test::lingering(60));
+  message.descriptors.push_back(lingering(60));
   send_fd_message(here.get(), message);
   return std::move(there);
 }
@@ -360,10 +357,10 @@ TEST(Background, SocketsThatNeedSeveralMessagesAreClosedElsewhere) {
 // A table for others to take them on begins as a copy of the lowest numbers, and is emptied first.
 TEST(Background, AFileThatIsLongInClosingEndsNoClosingOfSockets) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to mount";
-  const door::test::Sandbox sandbox;
+  if (!is_root()) GTEST_SKIP() << "needs root, to mount";
+  const Sandbox sandbox;
   const std::string path = sandbox.file("file");
-  door::test::in_child([&] {
+  in_child([&] {
     if (::unshare(CLONE_NEWNS) != 0 ||
         ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         farcall::test::serve_file(path, FUSE_FLUSH) != 0)

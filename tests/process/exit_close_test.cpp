@@ -20,17 +20,17 @@
 #include <string>
 #include <utility>
 
-#include "door/child.hpp"
-#include "door/sandbox.hpp"
 #include "farcall/memory.hpp"
+#include "harness/child.hpp"
+#include "harness/sandbox.hpp"
+#include "harness/silent_file.hpp"
 #include "process/process.hpp"
-#include "silent_file.hpp"
 
 namespace farcall::test {
 namespace {
 
 struct ExitClose : testing::Test {
-  door::test::Sandbox sandbox;
+  Sandbox sandbox;
   std::string silent = sandbox.file("silent");
   std::string locked = sandbox.file("locked");
 
@@ -74,8 +74,8 @@ struct Pipe {
 
 TEST_F(ExitClose, HoldsNothingOfTheProgramsForThatOfAPeer) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to mount";
-  door::test::in_child([&] {
+  if (!is_root()) GTEST_SKIP() << "needs root, to mount";
+  in_child([&] {
     process::PrivateFd peers = process::PrivateFd::of_peer(silent_file());
     if (!peers) return;
     Pipe pipe;
@@ -95,8 +95,8 @@ TEST_F(ExitClose, HoldsNothingOfTheProgramsForThatOfAPeer) {
 // The program may have been given it, or have opened it.
 TEST_F(ExitClose, HoldsNoPipesForAFileOfTheProgram) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to mount";
-  door::test::in_child([&] {
+  if (!is_root()) GTEST_SKIP() << "needs root, to mount";
+  in_child([&] {
     const UniqueFd file = silent_file();
     if (!file) return;
     Pipe pipe;

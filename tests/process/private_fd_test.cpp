@@ -10,10 +10,10 @@
 #include <atomic>
 #include <utility>
 
-#include "door/child.hpp"
 #include "farcall/memory.hpp"
 #include "farcall/socket.hpp"
-#include "forbidden_call.hpp"
+#include "harness/child.hpp"
+#include "harness/forbidden_call.hpp"
 #include "process/process.hpp"
 
 namespace {
@@ -32,7 +32,6 @@ extern "C" int close(int fd) {
 namespace farcall::test {
 namespace {
 
-using door::test::in_child;
 using process::PrivateFd;
 
 UniqueFd a_file() { return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }

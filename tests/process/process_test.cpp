@@ -15,13 +15,11 @@
 #include <string>
 #include <thread>
 
-#include "door/child.hpp"
+#include "harness/child.hpp"
 #include "process/per_process.hpp"
 
 namespace farcall::test {
 namespace {
-
-using door::test::eventually;
 
 long sleeps_of_this_thread() {
   rusage used{};
@@ -71,7 +69,7 @@ TEST(Fork, WaitsForOthersThatMakeDescriptors) {
 // The thread that its parent had forked in makes some in its turn.
 TEST(Fork, InAChildWaitsForOthersThatMakeDescriptors) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
-  door::test::in_child([] {
+  in_child([] {
     const process::NoFork guard;
     std::thread([] {
       const std::int64_t start = monotonic_ns();
@@ -110,7 +108,7 @@ void look(void* argument) {
 // Signals are for the program's threads: those of the library would run its handlers where nobody
 // expects that, and nobody's wait would end.
 TEST(LibraryThread, TakesNoSignalsAndIsNotCancelled) {
-  auto& seen = door::test::lasting<Seen>();
+  auto& seen = lasting<Seen>();
   sigset_t before;
   ::pthread_sigmask(SIG_SETMASK, nullptr, &before);
   ASSERT_EQ(process::start_thread("farcall-looks", look, &seen), 0);
@@ -181,7 +179,7 @@ TEST(PerProcess, IsAnotherOneInAChild) {
   struct Own : MadeWhole {};
   process::PerProcess<Own>::here().value = 8;
   Own* const parents = &process::PerProcess<Own>::here();
-  door::test::in_child([&] {
+  in_child([&] {
     EXPECT_NE(&process::PerProcess<Own>::here(), parents);
     EXPECT_EQ(process::PerProcess<Own>::here().value, 7);
   });

@@ -10,14 +10,11 @@
 #include <iterator>
 #include <memory>
 
-#include "door/child.hpp"
 #include "farcall/memory.hpp"
+#include "harness/child.hpp"
 
 namespace farcall::test {
 namespace {
-
-using door::test::Event;
-using door::test::in_child;
 
 struct Counts final : process::Watch {
   void on_readable(std::uint32_t) noexcept override { came.happens(); }

@@ -10,18 +10,18 @@
 
 #include <vector>
 
-#include "door/usage.hpp"
+#include "harness/killer.hpp"
 #include "ring/pair.hpp"
 
 namespace farcall {
 namespace {
 
-using door::test::Killer;
-using door::test::Latencies;
+using test::Killer;
+using test::Latencies;
 using test::Pattern;
 using test::Unattached;
 
-int rounds() { return door::test::setting("FARCALL_KILL_ROUNDS", 500); }
+int rounds() { return test::setting("FARCALL_KILL_ROUNDS", 500); }
 
 constexpr WaitMode kModes[] = {WaitMode::spin, WaitMode::adaptive, WaitMode::block};
 

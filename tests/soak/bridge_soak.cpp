@@ -140,7 +140,7 @@ class World {
         spoil(machines_.line(machine), 50, 20, 20'000, 20'000);
         nap(ms);
         // Until it has been bad.
-        eventually([&, missed = machines_.line(machine).missed.load()] {
+        comes_true([&, missed = machines_.line(machine).missed.load()] {
           return machines_.line(machine).missed != missed;
         });
         spoil(machines_.line(machine), 0, 0, 0, 0);
@@ -211,7 +211,7 @@ class World {
   }
 
   const Machines machines_;
-  Scratch scratch_;
+  ScratchDirectory scratch_;
   std::array<std::unique_ptr<Nats>, 4> nats_;
   std::array<std::unique_ptr<Service>, 3> services_;
   std::array<std::unique_ptr<Program>, 3> exporters_;
@@ -219,9 +219,9 @@ class World {
   std::array<unsigned, kEvents> events_{};
 };
 
-bool answers(std::uint64_t more, double seconds) {
+bool answers(std::uint64_t more, std::chrono::seconds time) {
   const std::uint64_t wanted = tally->answered + more;
-  return eventually([wanted] { return tally->answered >= wanted; }, seconds);
+  return comes_true([wanted] { return tally->answered >= wanted; }, time);
 }
 
 int verdict() {
@@ -252,7 +252,7 @@ int run(double seconds, unsigned seed, std::uint64_t calls) {
   World world;
   const pid_t clients = start_clients(world.path());
   int failed = 0;
-  if (!answers(100, 30)) failed = std::printf("no service to begin with\n");
+  if (!answers(100, 30s)) failed = std::printf("no service to begin with\n");
   std::minstd_rand generator(seed);
   const auto random = [&] { return static_cast<unsigned>(generator()); };
   const auto until = Clock::now() + std::chrono::duration<double>(seconds);
@@ -268,14 +268,14 @@ int run(double seconds, unsigned seed, std::uint64_t calls) {
     const bool of_any = event == 2 || event == 3 || event == 5;
     const unsigned machine = in_turn ? 1 + n % 2 : 1 + random() % (of_any ? 3 : 2);
     world.happen(event, machine, static_cast<int>(50 + random() % (in_turn ? 400 : 1600)));
-    if (!answers(20, 40) && !numbers_are_used_up())
+    if (!answers(20, 40s) && !numbers_are_used_up())
       failed = std::printf("no service after event %u of %u\n", event, machine);
     for (const auto& since : tally->since_ms)
       if (since != 0 && now_ms() - since > 30000) failed = std::printf("a call hangs\n");
   }
   tally->stop = true;
   int status = -1;
-  if (!eventually([&] { return ::waitpid(clients, &status, WNOHANG) == clients; }, 40)) {
+  if (!comes_true([&] { return ::waitpid(clients, &status, WNOHANG) == clients; }, 40s)) {
     failed = std::printf("a client hangs\n");
     ::kill(clients, SIGKILL);
     ::waitpid(clients, nullptr, 0);

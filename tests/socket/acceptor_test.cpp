@@ -15,18 +15,14 @@
 #include <utility>
 #include <vector>
 
-#include "door/child.hpp"
-#include "door/usage.hpp"
 #include "farcall/memory.hpp"
 #include "farcall/socket.hpp"
-#include "forbidden_call.hpp"
+#include "harness/child.hpp"
+#include "harness/descriptors.hpp"
+#include "harness/forbidden_call.hpp"
 
 namespace farcall::test {
 namespace {
-
-using door::test::eventually;
-using door::test::kAddressSanitizer;
-using door::test::open_descriptors;
 
 UniqueFd stream() { return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
 
@@ -106,7 +102,7 @@ TEST(Acceptor, LetsInWhoCameWhileTheTableWasFull) {
 
 // Who may not accept for a moment, as where the kernel has no memory, tries again.
 TEST(Acceptor, LetsInWhoCameWhileTheKernelHadNoRoom) {
-  door::test::in_child([] {
+  in_child([] {
     (void)process::Reactor::here();  // its thread may go on
     const AbstractAddress address("farcall-test/acceptor/" + std::to_string(::getpid()));
     UniqueFd listener = stream();

@@ -18,11 +18,12 @@
 #include <utility>
 #include <vector>
 
-#include "door/child.hpp"
-#include "door/lingering.hpp"
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
-#include "forbidden_call.hpp"
+#include "harness/child.hpp"
+#include "harness/error_of.hpp"
+#include "harness/forbidden_call.hpp"
+#include "harness/lingering.hpp"
 #include "socket/acceptor.hpp"
 #include "socket/listener.hpp"
 #include "socket/peer.hpp"
@@ -31,22 +32,13 @@ namespace farcall::names {
 namespace {
 
 using namespace std::chrono_literals;
-using door::test::become;
-using door::test::Child;
-using door::test::kNobody;
+using test::become;
+using test::Child;
+using test::error_of;
+using test::kNobody;
 
 std::string a_name(const char* what) {
   return std::string("name-test-") + what + "-" + std::to_string(::getpid());
-}
-
-template <class Call>
-int errno_of(Call call) {
-  try {
-    call();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  return 0;
 }
 
 UniqueFd bound_to(const AbstractAddress& address, int type) {
@@ -56,7 +48,7 @@ UniqueFd bound_to(const AbstractAddress& address, int type) {
 }
 
 TEST(AbstractAddress, HasOneToAsManyBytesAsThereIsRoomFor) {
-  EXPECT_EQ(errno_of([] { AbstractAddress(""); }), EINVAL);
+  EXPECT_EQ(error_of([] { AbstractAddress(""); }), EINVAL);
   const std::string longest = a_name("longest");
   const AbstractAddress address(longest +
                                 std::string(AbstractAddress::kLongest - longest.size(), 'x'));
@@ -65,7 +57,7 @@ TEST(AbstractAddress, HasOneToAsManyBytesAsThereIsRoomFor) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->name(), address.name());
   EXPECT_EQ(found->name().size(), AbstractAddress::kLongest);
-  EXPECT_EQ(errno_of([] { AbstractAddress(std::string(AbstractAddress::kLongest + 1, 'x')); }),
+  EXPECT_EQ(error_of([] { AbstractAddress(std::string(AbstractAddress::kLongest + 1, 'x')); }),
             ENAMETOOLONG);
 }
 
@@ -99,7 +91,7 @@ TEST(Listener, IsKnownByItsNameAndItsType) {
 TEST(Named, ASignalThatWasCaughtSinceEndsTheWaitForAServer) {
   const SignalCount since = SignalCount::now();
   note_signal();
-  EXPECT_EQ(errno_of([&] { connect_named(a_name("nobody"), Deadline::after(20s), since); }), EINTR);
+  EXPECT_EQ(error_of([&] { connect_named(a_name("nobody"), Deadline::after(20s), since); }), EINTR);
 }
 
 // The kernel, which makes who connects wait for room, knows nothing of it.
@@ -111,7 +103,7 @@ TEST(Named, ASignalThatWasCaughtSinceEndsTheWaitForRoom) {
   const UniqueFd first = connect_named(name, Deadline::now());
   const SignalCount since = SignalCount::now();
   note_signal();
-  EXPECT_EQ(errno_of([&] { connect_named(name, Deadline::after(20s), since); }), EINTR);
+  EXPECT_EQ(error_of([&] { connect_named(name, Deadline::after(20s), since); }), EINTR);
 }
 
 TEST(Named, WhoIsSomebodyElseIsTurnedAway) {
@@ -128,7 +120,7 @@ TEST(Named, WhoIsSomebodyElseIsTurnedAway) {
   });
   // The other one is first.
   pollfd entry{.fd = listener.fd(), .events = POLLIN, .revents = 0};
-  ASSERT_EQ(::poll(&entry, 1, static_cast<int>(door::test::kPatience.count())), 1);
+  ASSERT_EQ(::poll(&entry, 1, static_cast<int>(test::kPatience.count())), 1);
   const UniqueFd own = connect_named(name, Deadline::after(20s));
   const UniqueFd client = listener.accept(Deadline::after(20s));
   EXPECT_EQ(peer_credentials(client.get()).pid, ::getpid());
@@ -163,15 +155,15 @@ TEST(Named, StrangersWithoutEndDoNotOutlastTheDeadline) {
   const AbstractAddress address("farcall/0/" + name);
   const Flood flood(address);
   pollfd entry{.fd = listener.fd(), .events = POLLIN, .revents = 0};
-  ASSERT_EQ(::poll(&entry, 1, static_cast<int>(door::test::kPatience.count())), 1);
+  ASSERT_EQ(::poll(&entry, 1, static_cast<int>(test::kPatience.count())), 1);
   for (int i = 0; i < 5; ++i) {
     const std::int64_t start = monotonic_ns();
-    EXPECT_EQ(errno_of([&] { (void)listener.accept(Deadline::after(200ms)); }), ETIMEDOUT);
+    EXPECT_EQ(error_of([&] { (void)listener.accept(Deadline::after(200ms)); }), ETIMEDOUT);
     EXPECT_LT(monotonic_ns() - start, std::chrono::nanoseconds(10s).count());
   }
   const SignalCount since = SignalCount::now();
   note_signal();
-  EXPECT_EQ(errno_of([&] { (void)listener.accept(Deadline::after(60s), since); }), EINTR);
+  EXPECT_EQ(error_of([&] { (void)listener.accept(Deadline::after(60s), since); }), EINTR);
 }
 
 // They may have sent something that takes long to close.
@@ -183,7 +175,7 @@ TEST(Acceptor, WhoHasNotBeenLetInIsNotWaitedForAtTheEnd) {
   const UniqueFd visitor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   ASSERT_EQ(::connect(visitor.get(), address.get(), address.size()), 0);
   FdMessage message{.bytes = std::vector<std::byte>(1), .descriptors = {}};
-  message.descriptors.push_back(door::test::lingering(60));
+  message.descriptors.push_back(test::lingering(60));
   send_fd_message(visitor.get(), message);
   message.descriptors.clear();
   const std::int64_t start = monotonic_ns();
@@ -199,7 +191,7 @@ TEST(Peer, HasEndedOnlyWhereTheKernelSaysSo) {
   for (const auto& [error, ended] :
        {std::pair(ESRCH, true), {EINVAL, true}, {ENOPROTOOPT, false}}) {
     SCOPED_TRACE(error);
-    door::test::in_child([error = error, ended = ended] {
+    test::in_child([error = error, ended = ended] {
       const auto [here, there] = socket_pair();
       ASSERT_TRUE(farcall::test::forbid_call(SYS_getsockopt, static_cast<unsigned>(error)));
       errno = E2BIG;
@@ -210,10 +202,10 @@ TEST(Peer, HasEndedOnlyWhereTheKernelSaysSo) {
 }
 
 TEST(Peer, HasAsManyGroupsAsItHas) {
-  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to have other groups";
+  if (!test::is_root()) GTEST_SKIP() << "needs root, to have other groups";
   for (const std::size_t count : {0U, 3U, 200U}) {
     SCOPED_TRACE(count);
-    door::test::in_child([count] {
+    test::in_child([count] {
       std::vector<gid_t> groups;
       for (std::size_t i = 0; i < count; ++i) groups.push_back(static_cast<gid_t>(5000 + i));
       ASSERT_EQ(::setgroups(groups.size(), groups.data()), 0);

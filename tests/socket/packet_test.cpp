@@ -16,10 +16,10 @@
 #include <span>
 #include <vector>
 
-#include "door/child.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
 #include "farcall/socket.hpp"
+#include "harness/child.hpp"
 #include "process/identity.hpp"
 #include "socket/answers.hpp"
 
@@ -131,11 +131,11 @@ TEST(Answers, AreForTheProcessThatHasMadeTheirSocket) {
 
 // In namespaces: all those who have no number there look alike.
 TEST(Answers, AreForNobodyWhoHasNoNumber) {
-  door::test::Child probe([] {
+  test::Child probe([] {
     if (::unshare(CLONE_NEWUSER) != 0) ::_exit(1);
   });
   if (probe.join() != 0) GTEST_SKIP() << "this system permits no namespaces";
-  door::test::in_child([] {
+  test::in_child([] {
     ASSERT_EQ(::unshare(CLONE_NEWUSER), 0);
     const auto [mine, theirs] = packet_socket_pair();
     const Credentials unknown{.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()};
@@ -145,9 +145,9 @@ TEST(Answers, AreForNobodyWhoHasNoNumber) {
 }
 
 TEST(FdMessage, WhatThisProcessHasNoDescriptorForIsNotTakenForNonsense) {
-  using door::test::kAddressSanitizer;
+  using test::kAddressSanitizer;
   if (kAddressSanitizer) GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
-  door::test::in_child([] {
+  test::in_child([] {
     const auto [here, there] = socket_pair();
     const std::array<std::byte, 8> bytes{};
     const std::array one{STDERR_FILENO};

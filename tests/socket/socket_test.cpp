@@ -14,9 +14,11 @@
 #include <cstring>
 #include <thread>
 
-#include "door/child.hpp"
-#include "door/lingering.hpp"
 #include "farcall/error.hpp"
+#include "harness/child.hpp"
+#include "harness/descriptors.hpp"
+#include "harness/error_of.hpp"
+#include "harness/lingering.hpp"
 #include "socket/doorbells.hpp"
 
 #ifndef SO_PASSPIDFD
@@ -27,30 +29,16 @@ namespace farcall {
 namespace {
 
 using namespace std::chrono_literals;
-using door::test::eventually;
-using door::test::in_child;
-using door::test::lingering;
+using test::error_of;
+using test::eventually;
+using test::in_child;
+using test::lingering;
+using test::open_descriptors;
 
 Deadline soon() { return Deadline::after(20s); }
 
-template <class Call>
-int error_of(Call call) {
-  try {
-    call();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  return 0;
-}
-
 std::string unique_name(const char* what) {
   return std::string("test-") + what + "-" + std::to_string(::getpid());
-}
-
-std::size_t open_descriptors() {
-  std::size_t count = 0;
-  for (int fd = 0; fd < 1024; ++fd) count += ::fcntl(fd, F_GETFD) != -1;
-  return count;
 }
 
 FdMessage fd_message_with(std::size_t bytes, std::size_t descriptors) {

@@ -10,9 +10,10 @@
 #include <cstdlib>
 #include <new>
 
-#include "door/lingering.hpp"
 #include "farcall/limits.h"
 #include "farcall/socket.hpp"
+#include "harness/descriptors.hpp"
+#include "harness/lingering.hpp"
 #include "protocol.hpp"
 #include "thrift/server.hpp"
 
@@ -39,13 +40,6 @@ void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); 
 
 namespace farcall::thrift::test {
 namespace {
-
-using door::test::Child;
-using door::test::Event;
-using door::test::lingering;
-using door::test::on_their_way_to;
-using door::test::Shared;
-using door::test::stop_process;
 
 // Accepts clients in a process of its own, on one thread.
 class Acceptor {
@@ -269,7 +263,7 @@ TEST(ThriftHostile, WhatThereIsNoMemoryToWriteIsAnErrorOfTheTransport) {
 
 // One connection of a stranger's, who keeps all that the server sends.
 TEST(ThriftHostile, HellosOfAStrangerLeaveRoomForOthers) {
-  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  if (!is_root()) GTEST_SKIP() << "only root can become somebody else";
   constexpr rlim_t kTable = 512;
   const std::string name = unique_name();
   const Shared<Event> ready;
@@ -286,7 +280,7 @@ TEST(ThriftHostile, HellosOfAStrangerLeaveRoomForOthers) {
   const Shared<Event> tried;
   const Shared<std::atomic<int>> taken;
   Child stranger([&] {
-    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    ASSERT_TRUE(become(kNobody));
     const MessageConnection connection("0/" + name);
     std::vector<UniqueFd> kept;
     for (rlim_t i = 0; i < kTable / 4; ++i) {
@@ -310,7 +304,7 @@ TEST(ThriftHostile, HellosOfAStrangerLeaveRoomForOthers) {
 }
 
 TEST(ThriftHostile, RepliesThatAStrangerDoesNotTakeAreBounded) {
-  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  if (!is_root()) GTEST_SKIP() << "only root can become somebody else";
   constexpr std::size_t kReply = std::size_t{1} << 20;
   constexpr int kMost = 3;
   const std::string name = unique_name();
@@ -334,7 +328,7 @@ TEST(ThriftHostile, RepliesThatAStrangerDoesNotTakeAreBounded) {
   });
   ASSERT_TRUE(ready->wait());
   Child stranger([&] {
-    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    ASSERT_TRUE(become(kNobody));
     std::vector<MessageConnection> kept;
     for (int i = 0; i < kMost; ++i) EXPECT_EQ(status_of_call("0/" + name, kept), kLonger);
     EXPECT_EQ(status_of_call("0/" + name, kept), -1);
@@ -385,14 +379,14 @@ class Keeping {
 };
 
 TEST(ThriftHostile, OneWayCallsFromAfarAreBounded) {
-  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  if (!is_root()) GTEST_SKIP() << "only root can become somebody else";
   constexpr int kMost = 12;
   farcall_limits limits{};
   limits.size = sizeof limits;
   limits.descriptors_per_user = kMost;
   const Keeping server(limits);
   Child stranger([&] {
-    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    ASSERT_TRUE(become(kNobody));
     const Refusal refusal = far_calls_until_refused("0/" + server.name, 8, 100);
     EXPECT_EQ(refusal.error, EAGAIN);
     EXPECT_EQ(refusal.after, kMost);
@@ -402,14 +396,14 @@ TEST(ThriftHostile, OneWayCallsFromAfarAreBounded) {
 }
 
 TEST(ThriftHostile, TheBytesOfCallsFromAfarAreBounded) {
-  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  if (!is_root()) GTEST_SKIP() << "only root can become somebody else";
   constexpr std::size_t kBytes = std::size_t{1} << 20;
   farcall_limits limits{};
   limits.size = sizeof limits;
   limits.bytes_per_user = 4 * kBytes;
   const Keeping server(limits);
   Child stranger([&] {
-    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    ASSERT_TRUE(become(kNobody));
     const Refusal refusal = far_calls_until_refused("0/" + server.name, kBytes, 100);
     EXPECT_EQ(refusal.error, EAGAIN);
     EXPECT_GT(refusal.after, 0);

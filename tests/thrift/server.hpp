@@ -18,8 +18,8 @@
 #include <thread>
 
 #include "calculator.h"
-#include "door/child.hpp"
 #include "farcall/thrift/transport.hpp"
+#include "harness/child.hpp"
 #include "ping.h"
 
 namespace farcall::thrift::test {
@@ -28,9 +28,7 @@ using namespace apache::thrift;
 using namespace apache::thrift::protocol;
 using namespace apache::thrift::server;
 using namespace apache::thrift::transport;
-using door::test::eventually;
-using door::test::kPatience;
-using door::test::kSlow;
+using namespace farcall::test;
 
 class Ping final : public rpc::pingIf {
  public:

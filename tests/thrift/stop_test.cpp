@@ -4,13 +4,11 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
-#include "door/child.hpp"
+#include "harness/child.hpp"
 #include "thrift/server.hpp"
 
 namespace farcall::thrift::test {
 namespace {
-
-using door::test::in_child;
 
 // A client that opens, and says nothing.
 class Silent {

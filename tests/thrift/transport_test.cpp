@@ -12,10 +12,6 @@
 namespace farcall::thrift::test {
 namespace {
 
-using door::test::Child;
-using door::test::Event;
-using door::test::Shared;
-
 // Signals for the thread that makes this, as long as it lives.
 class Signals {
  public:
@@ -114,7 +110,7 @@ void with_words(std::shared_ptr<TTransport> (*over)(std::shared_ptr<TTransport>)
   });
   {
     TFarcallTransport transport(name);
-    transport.setTimeout(door::test::kPatience);
+    transport.setTimeout(kPatience);
     transport.open();
     client(transport);
   }

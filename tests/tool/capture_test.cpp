@@ -110,15 +110,6 @@ std::uint64_t dropped(const std::string& name) {
   return sum;
 }
 
-template <class Condition>
-bool within_seconds(int seconds, Condition condition) {
-  for (int i = 0; i < seconds * 50; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return condition();
-}
-
 std::size_t size_of(const std::string& file) {
   struct stat status {};
   return ::stat(file.c_str(), &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
@@ -223,7 +214,7 @@ TEST_F(Capture, HasProgramsThatGetAnotherEnvironment) {
   std::ofstream(place + "go") << "now";
   Command command({"capture", "-w", file(), "-x", "env -i " + kTalk + "flood 0 " + place, "tcp"});
   // Nobody waits for the capture there, so it is waited for here.
-  const bool found = within_seconds(50, [&] { return !numbers(file(), "tcp.len==48").empty(); });
+  const bool found = eventually([&] { return !numbers(file(), "tcp.len==48").empty(); }, 50s);
   std::ofstream(place + "end") << "now";
   const Finished finished = command.wait();
   ASSERT_EQ(finished.code, 0) << finished.err;
@@ -264,9 +255,9 @@ TEST_F(Capture, EndsWhenItsProcessHasEndedThoughNobodyWaitsForIt) {
   }
   // A filter may stand behind the processes.
   Command command({"capture", "-w", file(), "-p", std::to_string(sleeper), "port", "6379"});
-  EXPECT_TRUE(within_seconds(20, [&] { return size_of(file()) != 0; }));
+  EXPECT_TRUE(eventually([&] { return size_of(file()) != 0; }, 20s));
   ::kill(sleeper, SIGKILL);
-  EXPECT_TRUE(within_seconds(20, [&] { return has_ended(command); }));
+  EXPECT_TRUE(eventually([&] { return has_ended(command); }, 20s));
   command.kill(SIGINT);
   EXPECT_EQ(command.wait().code, 0);
   ::waitpid(sleeper, nullptr, 0);
@@ -290,7 +281,7 @@ TEST_F(Capture, EndsWhenAnotherProcessGetsTheNumberOfItsOwn) {
   ASSERT_GE(sleeper, 0);
   if (sleeper == 0) sleep();
   Command command({"capture", "-w", file(), "-p", std::to_string(sleeper)});
-  EXPECT_TRUE(within_seconds(20, [&] { return size_of(file()) != 0; }));
+  EXPECT_TRUE(eventually([&] { return size_of(file()) != 0; }, 20s));
   // Those before it were started in another tick.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   ::kill(sleeper, SIGKILL);
@@ -298,7 +289,7 @@ TEST_F(Capture, EndsWhenAnotherProcessGetsTheNumberOfItsOwn) {
   const pid_t other = fork_as(sleeper);
   if (other == 0) sleep();
   if (other > 0) {
-    EXPECT_TRUE(within_seconds(20, [&] { return has_ended(command); }));
+    EXPECT_TRUE(eventually([&] { return has_ended(command); }, 20s));
   }
   command.kill(SIGINT);
   EXPECT_EQ(command.wait().code, 0);
@@ -377,7 +368,7 @@ TEST_F(Capture, TwoSignalsAtOnceEndItAsOneDoes) {
   for (int i = 0; i < 5; ++i) {
     ::unlink(file().c_str());
     Command command({"capture", "-w", file()});
-    ASSERT_TRUE(within_seconds(20, [&] { return size_of(file()) != 0; }));
+    ASSERT_TRUE(eventually([&] { return size_of(file()) != 0; }, 20s));
     command.kill(SIGTERM);
     command.kill(SIGTERM);
     const Finished finished = command.wait();
@@ -390,7 +381,7 @@ TEST_F(Capture, TwoSignalsAtOnceEndItAsOneDoes) {
 // As under nohup(1).
 TEST_F(Capture, GoesOnWhereItWasStartedToIgnoreASignal) {
   Command command({"capture", "-w", file()}, [] { ::signal(SIGHUP, SIG_IGN); });
-  ASSERT_TRUE(within_seconds(20, [&] { return size_of(file()) != 0; }));
+  ASSERT_TRUE(eventually([&] { return size_of(file()) != 0; }, 20s));
   command.kill(SIGHUP);
   siginfo_t ended{};
   for (int i = 0; i < 30 && ended.si_pid == 0; ++i) {
@@ -433,7 +424,7 @@ TEST_F(Capture, HasNoStatusOfACommandThatItLeavesRunning) {
   Command command({"capture", "-w", file(), "-x",
                    "echo $$ > " + number + ".new; mv " + number + ".new " + number +
                        "; exec sleep 1000 > /dev/null 2>&1"});
-  ASSERT_TRUE(within_seconds(20, [&] { return size_of(number) != 0; }));
+  ASSERT_TRUE(eventually([&] { return size_of(number) != 0; }, 20s));
   command.kill(SIGTERM);
   const Finished finished = command.wait();
   EXPECT_EQ(finished.code, 128 + SIGTERM) << finished.err;
@@ -445,7 +436,7 @@ TEST_F(Capture, HasNoStatusOfACommandThatItLeavesRunning) {
 
 TEST_F(Capture, LeavesAWholeFileWhenItIsInterrupted) {
   const Command command({"capture", "-w", file()});
-  ASSERT_TRUE(within_seconds(20, [&] { return size_of(file()) != 0; }));
+  ASSERT_TRUE(eventually([&] { return size_of(file()) != 0; }, 20s));
   Command& ended = const_cast<Command&>(command);
   ended.kill(SIGINT);
   const Finished finished = ended.wait();
@@ -471,7 +462,7 @@ TEST_F(Capture, LetsTheProgramGoOnWhenNobodyReadsTheCapture) {
   const std::string error = directory_.file("error");
   const std::string talk = kTalk + "tcp 1 40 > /dev/null && touch " + done;
   output_of(FARCALL_COMMAND " capture -w - -x '" + talk + "' tcp 2> " + error + " | head -c 100");
-  EXPECT_TRUE(within_seconds(30, [&] { return ::access(done.c_str(), F_OK) == 0; }));
+  EXPECT_TRUE(eventually([&] { return ::access(done.c_str(), F_OK) == 0; }, 30s));
   std::ifstream text(error);
   const std::string said{std::istreambuf_iterator<char>(text), {}};
   EXPECT_NE(said.find("write standard output: EPIPE"), std::string::npos) << said;
@@ -480,15 +471,15 @@ TEST_F(Capture, LetsTheProgramGoOnWhenNobodyReadsTheCapture) {
 TEST_F(Capture, SaysHowMuchItLostWhenItIsNotFastEnough) {
   const std::string place = directory_.file("");
   Command command({"capture", "-w", file(), "-x", kTalk + "flood 32 " + place, "tcp"});
-  ASSERT_TRUE(within_seconds(20, [&] { return size_of(file()) > 5'000; }));
+  ASSERT_TRUE(eventually([&] { return size_of(file()) > 5'000; }, 20s));
   // While it does not read the program goes on.
   command.kill(SIGSTOP);
   std::ofstream(place + "go") << "now";
-  const bool done = within_seconds(30, [&] { return size_of(place + "done") != 0; });
+  const bool done = eventually([&] { return size_of(place + "done") != 0; }, 30s);
   const std::size_t before = size_of(file());
   command.kill(SIGCONT);
   // It may have been stopped for so long that it has to ask again.
-  EXPECT_TRUE(within_seconds(20, [&] { return size_of(file()) > before; }));
+  EXPECT_TRUE(eventually([&] { return size_of(file()) > before; }, 20s));
   std::ofstream(place + "end") << "now";
   EXPECT_TRUE(done);
   const Finished finished = command.wait();
@@ -526,11 +517,11 @@ TEST_F(Capture, LeavesNothingWhenItIsKilled) {
   }
   {
     Command command({"capture", "-w", file(), "tcp"});
-    EXPECT_TRUE(within_seconds(50, [&] { return size_of(file()) > 10'000; }));
+    EXPECT_TRUE(eventually([&] { return size_of(file()) > 10'000; }, 50s));
     command.kill(SIGKILL);
     command.wait();
   }
-  EXPECT_TRUE(within_seconds(20, [&] { return size_of(place + "done") != 0; }));
+  EXPECT_TRUE(eventually([&] { return size_of(place + "done") != 0; }, 20s));
   std::ofstream(place + "end") << "now";
   int status = 0;
   ASSERT_EQ(::waitpid(talk, &status, 0), talk);
@@ -547,7 +538,7 @@ TEST_F(Capture, EndsWhenTheProcessesThatItWatchesWereKilled) {
     ::_exit(127);
   }
   Command command({"capture", "-w", file(), "-p", std::to_string(sleeper)});
-  EXPECT_TRUE(within_seconds(20, [&] { return size_of(file()) != 0; }));
+  EXPECT_TRUE(eventually([&] { return size_of(file()) != 0; }, 20s));
   ::kill(sleeper, SIGKILL);
   ::waitpid(sleeper, nullptr, 0);
   const Finished finished = command.wait();

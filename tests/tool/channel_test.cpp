@@ -12,10 +12,10 @@
 #include <string>
 #include <thread>
 
-#include "door/child.hpp"
 #include "farcall/memory.hpp"
 #include "farcall/message.hpp"
 #include "farcall/socket.hpp"
+#include "harness/child.hpp"
 #include "tool/run_command.hpp"
 
 namespace farcall::test {
@@ -89,7 +89,7 @@ TEST(ChannelCommand, PrintsALongReplyToItsEnd) {
 
 // Where there is no address space for the longest reply.
 TEST(ChannelCommand, SaysThatAReplyMayHaveBeenCut) {
-  if (door::test::kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
+  if (kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
   const Server server;
   const std::string send = "ulimit -v 200000; exec " FARCALL_COMMAND " channel send ";
   EXPECT_EQ(output_of(send + server.name() + " hello 2>&1"), "hello!");
@@ -130,12 +130,10 @@ TEST(ChannelCommand, SendsOneWayAndPulses) {
   const Server server;
   EXPECT_EQ(run_farcall({"channel", "send", "--one-way", server.name(), "x"}).code, 0);
   // The command has gone when the server has it, which counts it after that.
-  for (int i = 0; i < 20'000 && server.one_way_ == 0; ++i) ::usleep(1000);
-  EXPECT_EQ(server.one_way_, 1);
+  EXPECT_TRUE(eventually([&] { return server.one_way_ == 1; }, 20s));
   EXPECT_EQ(run_farcall({"channel", "send", "--pulse", "3", "--value", "77", server.name()}).code,
             0);
-  for (int i = 0; i < 20'000 && server.pulse_ == 0; ++i) ::usleep(1000);
-  EXPECT_EQ(server.pulse_, 77);
+  EXPECT_TRUE(eventually([&] { return server.pulse_ == 77; }, 20s));
 }
 
 TEST(ChannelCommand, ListsWhoServesAndWhoIsBlockedOnWhom) {

@@ -323,8 +323,7 @@ class Running {
           words.insert(words.end(), program.begin(), program.end());
           return words;
         }()) {
-    for (int i = 0; i < 3000 && !std::filesystem::exists(directory_.file("keep.ready")); ++i)
-      ::usleep(10'000);
+    eventually([&] { return std::filesystem::exists(directory_.file("keep.ready")); }, 30s);
   }
   ~Running() {
     std::filesystem::remove(directory_.file("keep"));

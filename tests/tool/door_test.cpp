@@ -39,8 +39,7 @@ class Served {
   }
   // Until the door is there.
   void await() const {
-    for (int i = 0; i < 2000 && !attached(); ++i) ::usleep(10'000);
-    ASSERT_TRUE(attached());
+    ASSERT_TRUE(eventually([&] { return attached(); }, 20s));
   }
   [[nodiscard]] bool attached() const {
     struct stat status {};
@@ -169,8 +168,7 @@ TEST(DoorCommand, AServerThatIsToldToEndFinishesItsCalls) {
   served.await();
   Finished called{};
   std::thread client([&] { called = served.call(served.file("started")); });
-  for (int i = 0; i < 1000 && !std::filesystem::exists(served.file("started")); ++i)
-    ::usleep(10'000);
+  eventually([&] { return std::filesystem::exists(served.file("started")); });
   const Finished ended = served.end();
   client.join();
   EXPECT_EQ(ended.code, 0) << ended.err;
@@ -183,10 +181,9 @@ TEST(DoorCommand, ASecondSignalDoesNotWaitForCommandsAndSaysSo) {
       {"sh", "-c", "exec 2>/dev/null; f=$(cat); echo $$ > $f.new; mv $f.new $f; sleep 99"});
   served.await();
   std::thread client([&] { EXPECT_NE(served.call(served.file("started")).code, 0); });
-  for (int i = 0; i < 1000 && !std::filesystem::exists(served.file("started")); ++i)
-    ::usleep(10'000);
+  eventually([&] { return std::filesystem::exists(served.file("started")); });
   served.server().kill(SIGTERM);
-  for (int i = 0; i < 1000 && served.attached(); ++i) ::usleep(10'000);
+  eventually([&] { return !served.attached(); });
   const Finished ended = served.end();
   client.join();
   EXPECT_EQ(ended.code, 1);

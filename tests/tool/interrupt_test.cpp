@@ -69,12 +69,11 @@ class RowsOfNats : public testing::Test {
   void TearDown() override { ::unsetenv("TMPDIR"); }
   // Once the server has one.
   [[nodiscard]] bool have_a_folder() const {
-    for (int i = 0; i < 500 && directory_.files().empty(); ++i) ::usleep(10'000);
-    return !directory_.files().empty();
+    return eventually([&] { return !directory_.files().empty(); });
   }
   // Who outlives the tool may still be removing it.
   [[nodiscard]] std::vector<std::string> left_files() const {
-    for (int i = 0; i < 500 && !directory_.files().empty(); ++i) ::usleep(10'000);
+    eventually([&] { return directory_.files().empty(); });
     return directory_.files();
   }
   const ScratchDirectory directory_;
@@ -108,8 +107,7 @@ TEST(RowsOfDbus, LeaveNeitherProcessNorFileWhenStopped) {
   ::setenv("TMPDIR", directory.file("").c_str(), 1);
   Command command(long_comparison(elsewhere.file("report.json"), "dbus"));
   ::unsetenv("TMPDIR");
-  for (int i = 0; i < 500 && directory.files().empty(); ++i) ::usleep(10'000);
-  EXPECT_FALSE(directory.files().empty());
+  EXPECT_TRUE(eventually([&] { return !directory.files().empty(); }));
   command.kill(SIGINT);
   const Finished finished = command.wait();
   EXPECT_EQ(finished.code, 128 + SIGINT) << finished.err;

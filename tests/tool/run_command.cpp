@@ -3,13 +3,11 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 #include <fstream>
 #include <stdexcept>
 #include <system_error>
@@ -29,15 +27,6 @@ std::string contents(int fd) {
   if (::pread(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
     throw std::runtime_error("the output cannot be read");
   return text;
-}
-
-template <class Condition>
-bool within_seconds(int seconds, Condition condition) {
-  for (int i = 0; i < seconds * 100; ++i) {
-    if (condition()) return true;
-    ::usleep(10'000);
-  }
-  return condition();
 }
 
 }  // namespace
@@ -83,16 +72,18 @@ Finished Command::wait() {
 }
 
 bool Command::left_processes() const {
-  return !within_seconds(20, [&] { return ::killpg(pid_, 0) < 0 && errno == ESRCH; });
+  return !eventually([&] { return ::killpg(pid_, 0) < 0 && errno == ESRCH; }, 20s);
 }
 
 bool Command::has_children() const {
   const std::string pid = std::to_string(pid_);
-  return within_seconds(20, [&] {
-    std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
-    pid_t child = 0;
-    return static_cast<bool>(children >> child);
-  });
+  return eventually(
+      [&] {
+        std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+        pid_t child = 0;
+        return static_cast<bool>(children >> child);
+      },
+      20s);
 }
 
 Finished run_ignoring_children(const std::vector<std::string>& arguments) {
@@ -107,22 +98,6 @@ std::string output_of(const std::string& shell_command) {
     text.append(bytes, got);
   ::pclose(pipe);
   return text;
-}
-
-ScratchDirectory::ScratchDirectory() : path_("/tmp/farcall-test-XXXXXX") {
-  if (::mkdtemp(path_.data()) == nullptr)
-    throw std::system_error(errno, std::system_category(), "mkdtemp");
-}
-ScratchDirectory::~ScratchDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::vector<std::string> ScratchDirectory::files() const {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(path_))
-    names.push_back(entry.path().filename());
-  return names;
 }
 
 }  // namespace farcall::test

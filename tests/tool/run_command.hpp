@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "harness/eventually.hpp"
+#include "harness/scratch.hpp"
+
 namespace farcall::test {
 
 struct Finished {
@@ -49,20 +52,5 @@ Finished run_ignoring_children(const std::vector<std::string>& arguments);
 
 // What a command of the shell prints.
 std::string output_of(const std::string& shell_command);
-
-// A file name in a directory that goes with the test.
-class ScratchDirectory {
- public:
-  ScratchDirectory();
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  ~ScratchDirectory();
-  [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
-  // Names of the files in it.
-  [[nodiscard]] std::vector<std::string> files() const;
-
- private:
-  std::string path_;
-};
 
 }  // namespace farcall::test

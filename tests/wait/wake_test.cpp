@@ -19,7 +19,7 @@
 
 #include "farcall/socket.hpp"
 #include "farcall/wait.hpp"
-#include "forbidden_call.hpp"
+#include "harness/forbidden_call.hpp"
 #include "wait/sleeper.hpp"
 
 namespace farcall::wakes {

@@ -12,6 +12,7 @@
 #include "farcall/call.hpp"
 #include "farcall/channel/ring.hpp"
 #include "farcall/ring.hpp"
+#include "harness/eventually.hpp"
 #include "watch/ends.hpp"
 #include "watch/flows.hpp"
 
@@ -193,8 +194,7 @@ TEST(WatchCounts, AWaitIsSeen) {
     const auto ends = own_ends(Kind::call, Role::client);
     return ends.size() == 1 && ends[0].counters.received.waiting_since != 0;
   };
-  for (int i = 0; i < 10'000 && !asleep(); ++i) ::usleep(1000);
-  EXPECT_TRUE(asleep());
+  EXPECT_TRUE(eventually(asleep));
   ServerThread thread(port);
   Incoming incoming;
   ASSERT_EQ(thread.receive(incoming, Deadline::never()), Outcome::ok);

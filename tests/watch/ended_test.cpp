@@ -7,10 +7,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <string>
 #include <thread>
 
+#include "harness/eventually.hpp"
+#include "harness/thread_state.hpp"
 #include "watch/ends.hpp"
 
 namespace farcall::test {
@@ -33,22 +34,13 @@ TEST(Ended, IsAProcessThatNobodyHasWaitedFor) {
 }
 
 #ifndef __SANITIZE_THREAD__  // it waits for its own thread when the first ends
-bool is_zombie(pid_t pid) {
-  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with("State:")) return line.find('Z') != std::string::npos;
-  return false;
-}
-
 TEST(Ended, IsNoProcessWhoseOtherThreadsGoOn) {
   const Child child([] {
     std::thread([] { std::this_thread::sleep_for(std::chrono::minutes(1)); }).detach();
     ::syscall(SYS_exit, 0);  // this thread alone
     return 1;
   });
-  for (int i = 0; i < 3000 && !is_zombie(child.pid()); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  ASSERT_TRUE(is_zombie(child.pid()));
+  ASSERT_TRUE(eventually([&] { return state_of(child.pid()) == 'Z'; }, 30s));
   EXPECT_NE(seen(child.pid()), watch::Seen::gone);
 }
 #endif

@@ -8,6 +8,7 @@
 #include <functional>
 #include <vector>
 
+#include "harness/forked.hpp"
 #include "watch/process.hpp"
 
 namespace farcall::test {
@@ -28,31 +29,7 @@ inline std::vector<watch::End> own_ends(observe::Kind kind, observe::Role role) 
   return ends_of(::getpid(), kind, role);
 }
 
-// A child that runs `work` and then ends with what it returns. Killed, if it still is there, and
-// waited for.
-class Child {
- public:
-  explicit Child(const std::function<int()>& work) : pid_(::fork()) {
-    if (pid_ == 0) ::_exit(work());
-  }
-  ~Child() {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      (void)wait();
-    }
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  [[nodiscard]] pid_t pid() const { return pid_; }
-  int wait() {
-    int status = -1;
-    ::waitpid(std::exchange(pid_, -1), &status, 0);
-    return status;
-  }
-
- private:
-  pid_t pid_;
-};
+using Child = Forked;
 
 // A pipe of one byte: somebody has come so far.
 class Gate {

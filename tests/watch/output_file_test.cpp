@@ -14,7 +14,8 @@
 #include <iterator>
 #include <string>
 
-#include "farcall/error.hpp"
+#include "harness/error_of.hpp"
+#include "harness/scratch.hpp"
 
 namespace farcall::watch {
 namespace {
@@ -23,17 +24,9 @@ constexpr uid_t kOther = 65533;
 
 class OutputFile : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "farcall-output-XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  [[nodiscard]] std::string at(const std::string& name) const { return folder_ + "/" + name; }
+  [[nodiscard]] std::string at(const std::string& name) const { return folder_.file(name); }
   [[nodiscard]] std::string make(const std::string& name) const {
-    std::ofstream(at(name)) << "what was there";
-    return at(name);
+    return folder_.write(name, "what was there");
   }
   static std::string contents(const std::string& name) {
     std::ifstream file(name);
@@ -44,15 +37,10 @@ class OutputFile : public testing::Test {
   }
   static int error_of_opening(const std::string& name,
                               UniqueFd (*open)(const std::string&) = open_private) {
-    try {
-      open(name);
-    } catch (const SystemError& error) {
-      return error.code().value();
-    }
-    return 0;
+    return test::error_of([&] { open(name); });
   }
 
-  std::string folder_;
+  test::ScratchDirectory folder_;
 };
 
 TEST_F(OutputFile, IsMadeForItsOwnerAlone) {

@@ -11,11 +11,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
-#include "silent_file.hpp"
+#include "harness/eventually.hpp"
+#include "harness/scratch.hpp"
+#include "harness/silent_file.hpp"
 #include "watch/ends.hpp"
 #include "watch/memory.hpp"
 
@@ -66,13 +67,9 @@ bool read_word(const watch::Owner& of, std::uint64_t address, std::uint64_t& wor
 
 TEST(WatchSilent, WhoKeepsItsReadersWaitingIsGivenUp) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to look at another user's";
-  const std::string folder =
-      (std::filesystem::temp_directory_path() / ("farcall-silent-" + std::to_string(::getpid())));
-  std::filesystem::create_directory(folder);
-  const std::string file = folder + "/file";
-  put(file.c_str(), "x");
+  const ScratchDirectory folder(0755);
+  const std::string file = folder.write("file", "x");
   ASSERT_EQ(::chown(file.c_str(), kStranger, kStranger), 0);
-  ASSERT_EQ(::chmod(folder.c_str(), 0755), 0);
   Told& told = shared_told();
   static constexpr std::uint64_t kWord = 0x1234567890abcdef;
   static std::uint64_t word = kWord;
@@ -100,8 +97,7 @@ TEST(WatchSilent, WhoKeepsItsReadersWaitingIsGivenUp) {
   const Child other(only_waits);
   const Child child(holds_up);
   ready.wait();
-  for (int i = 0; told.error < 0 && i < 30'000; ++i) ::usleep(1000);
-  ASSERT_GE(told.error, 0);
+  ASSERT_TRUE(eventually([&] { return told.error >= 0; }, 30s));
   const int error = told.error;
   if (error == 0) {
     const watch::Owner of{.pid = child.pid(), .user = kStranger, .group = kStranger};
@@ -124,7 +120,6 @@ TEST(WatchSilent, WhoKeepsItsReadersWaitingIsGivenUp) {
     EXPECT_EQ(seen, kWord);
   }
   ::kill(-child.pid(), SIGKILL);
-  std::filesystem::remove_all(folder);
   if (error != 0) GTEST_SKIP() << "no file systems of users here: " << std::strerror(error);
 }
 

@@ -10,9 +10,36 @@
 #include "door/fuzz/hand.hpp"
 #include "farcall/error.hpp"
 
+namespace {
+
+using namespace farcall;
+using namespace farcall::door::fuzz;
+
+call::Turn turn_of(Input& input) {
+  return {.number = input.number<std::uint8_t>(),
+          .kind = static_cast<call::Kind>(input.number<std::uint8_t>() % 8),
+          .flags = input.number<std::uint8_t>(),
+          .size = input.number<std::uint16_t>()};
+}
+
+// False where its session is closed then.
+bool reply_to(call::ServerSession& session, std::size_t bytes) {
+  const std::vector<std::byte> reply(bytes);
+  if (bytes <= kInlineBytes) {
+    session.reply_shortly(reply, 0);
+    return true;
+  }
+  try {
+    (void)session.reply(reply, {}, 0);
+  } catch (const SystemError&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace farcall;
-  using namespace farcall::door::fuzz;
   Input input(data, size);
   const SharedMemory memory = SharedMemory::create(call::kSessionBytes);
   const Mapping theirs = map(memory.fd());
@@ -39,12 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (std::size_t count = input.number<std::uint8_t>() % 4; count > 0; --count)
       if (there) send_packet(there.get(), input);
     write_words(control, input);
-    control.slot.turn =
-        call::Turn{.number = input.number<std::uint8_t>(),
-                   .kind = static_cast<call::Kind>(input.number<std::uint8_t>() % 8),
-                   .flags = input.number<std::uint8_t>(),
-                   .size = input.number<std::uint16_t>()}
-            .pack();
+    control.slot.turn = turn_of(input).pack();
     session.drain();
     if (!session.ready()) continue;
     std::unique_ptr<call::RequestBuffer> large;
@@ -67,18 +89,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!request.wants_reply) continue;
     // Without a client there is nobody to wait for.
     const std::size_t bytes = input.number<std::uint16_t>() % 2 == 0 ? 10 : 70'000;
-    const std::vector<std::byte> reply(bytes);
     there.reset();
     asked.reset();
-    if (bytes <= kInlineBytes) {
-      session.reply_shortly(reply, 0);
-      continue;
-    }
-    try {
-      (void)session.reply(reply, {}, 0);
-    } catch (const SystemError&) {
-      return 0;
-    }
+    if (!reply_to(session, bytes)) return 0;
   }
   return 0;
 }

@@ -10,8 +10,8 @@
 #include <new>
 #include <vector>
 
-#include "door/child.hpp"
 #include "farcall/door.hpp"
+#include "harness/child.hpp"
 
 namespace {
 
@@ -57,7 +57,7 @@ int expect_nothing_left(const Door& door, std::string_view request, std::vector<
     }
     refused = 0;
   }
-  EXPECT_TRUE(door::test::eventually(
+  EXPECT_TRUE(test::eventually(
       [&] { return lowest_free_descriptor() < before + static_cast<int>(kPassed); }));
   EXPECT_EQ(door.call("still").text(), "still");
   return failed;

@@ -15,23 +15,17 @@
 #include <stdexcept>
 #include <thread>
 
-#include "door/child.hpp"
-#include "door/sandbox.hpp"
 #include "farcall/door.hpp"
+#include "harness/child.hpp"
+#include "harness/error_of.hpp"
+#include "harness/sandbox.hpp"
 
 namespace farcall {
 namespace {
 
-void echo(DoorRequest& request, DoorReply& reply) { reply.write(request.data()); }
+using test::error_of;
 
-int error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const DoorError& error) {
-    return error.code().value();
-  }
-  return 0;
-}
+void echo(DoorRequest& request, DoorReply& reply) { reply.write(request.data()); }
 
 bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
 
@@ -59,11 +53,11 @@ class Directory {
   }
 
  private:
-  door::test::Sandbox sandbox_;
+  test::Sandbox sandbox_;
 };
 
 int exit_code_of_child(const std::function<bool()>& body) {
-  const pid_t child = farcall::door::test::fork_while_others_rest();
+  const pid_t child = test::fork_while_others_rest();
   if (child == 0) {
     ::alarm(20);
     bool good = false;

@@ -19,7 +19,8 @@
 #include <string>
 #include <thread>
 
-#include "door/child.hpp"
+#include "harness/child.hpp"
+#include "harness/thread_state.hpp"
 
 namespace {
 
@@ -105,7 +106,7 @@ TEST(Locks, AMutexThatInheritsThePriorityOfWhoWaitsIsTheKernels) {
     return static_cast<int>(what) & FUTEX_CMD_MASK;
   };
   int seen = -1;
-  EXPECT_TRUE(farcall::door::test::eventually([&] { return (seen = operation()) >= 0; }));
+  EXPECT_TRUE(farcall::test::eventually([&] { return (seen = operation()) >= 0; }));
   EXPECT_TRUE(seen == FUTEX_LOCK_PI || seen == 13) << seen;  // 13: FUTEX_LOCK_PI2
   EXPECT_EQ(mutex_unlock(&mutex), 0);
   waits.join();
@@ -187,15 +188,15 @@ TEST(Locks, ATimeLastsAsLongAsItSays) {
   cond_t condition = DEFAULTCV;
   sema_t semaphore;
   ASSERT_EQ(sema_init(&semaphore, 0, USYNC_THREAD, nullptr), 0);
-  std::int64_t before = farcall::door::test::now_ns();
+  std::int64_t before = farcall::test::now_ns();
   EXPECT_EQ(sema_reltimedwait(&semaphore, &kAlmostASecond), ETIME);
-  EXPECT_GE(farcall::door::test::now_ns() - before, kAlmostASecond.tv_nsec);
+  EXPECT_GE(farcall::test::now_ns() - before, kAlmostASecond.tv_nsec);
   ASSERT_EQ(mutex_lock(&mutex), 0);
-  before = farcall::door::test::now_ns();
+  before = farcall::test::now_ns();
   int error = 0;
   while (error == 0) error = cond_reltimedwait(&condition, &mutex, &kAlmostASecond);
   EXPECT_EQ(error, ETIME);
-  EXPECT_GE(farcall::door::test::now_ns() - before, kAlmostASecond.tv_nsec);
+  EXPECT_GE(farcall::test::now_ns() - before, kAlmostASecond.tv_nsec);
   EXPECT_EQ(mutex_unlock(&mutex), 0);
   EXPECT_EQ(sema_destroy(&semaphore), 0);
 }
@@ -268,14 +269,6 @@ TEST(Locks, ASemaphoreCountsAndLeavesErrnoAlone) {
   EXPECT_EQ(sema_destroy(&semaphore), 0);
 }
 
-bool sleeps(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string line;
-  std::getline(file, line);
-  const std::size_t name_ends = line.rfind(')');
-  return name_ends != std::string::npos && line.compare(name_ends + 1, 2, " S") == 0;
-}
-
 // What `wait` returns in another process, which sleeps there before `wake` is called here.
 template <class Wait, class Wake>
 int woken_in_another_process(Wait wait, Wake wake) {
@@ -284,7 +277,7 @@ int woken_in_another_process(Wait wait, Wake wake) {
     alarm(30);
     _exit(wait());
   }
-  while (!sleeps(child) && kill(child, 0) == 0) usleep(1000);
+  while (!farcall::test::is_asleep(child) && kill(child, 0) == 0) usleep(1000);
   wake();
   return exit_code(child);
 }

@@ -13,12 +13,12 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <fstream>
 #include <set>
 #include <string>
 #include <thread>
 
-#include "door/child.hpp"
+#include "harness/child.hpp"
+#include "harness/thread_state.hpp"
 
 namespace {
 
@@ -141,14 +141,6 @@ TEST(Threads, DetachedThreadsOfPthreadsAreNotJoined) {
   go = true;
 }
 
-bool task_sleeps(pid_t task) {
-  std::ifstream file("/proc/self/task/" + std::to_string(task) + "/stat");
-  std::string line;
-  std::getline(file, line);
-  const std::size_t name_ends = line.rfind(')');
-  return name_ends != std::string::npos && line.compare(name_ends + 1, 2, " S") == 0;
-}
-
 // Whom another thread waits for is not there to be joined.
 TEST(Threads, JoiningAnyDoesNotWaitForOneThatIsBeingJoined) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
@@ -165,7 +157,7 @@ TEST(Threads, JoiningAnyDoesNotWaitForOneThatIsBeingJoined) {
     };
     pthread_t joins{};
     if (pthread_create(&joins, nullptr, join, nullptr) != 0) _exit(2);
-    while (joiner == 0 || !task_sleeps(joiner)) thr_yield();
+    while (joiner == 0 || !farcall::test::is_asleep(joiner)) thr_yield();
     if (thr_join(0, nullptr, nullptr) != ESRCH) _exit(3);
     if (thr_join(thread, nullptr, nullptr) != ESRCH) _exit(4);
     over = true;
@@ -208,7 +200,7 @@ TEST(Threads, WhoseJoinIsCancelledIsThereForWhoJoinsAny) {
       joiner = 0;
       pthread_t joins{};
       if (pthread_create(&joins, nullptr, join, one) != 0) _exit(1);
-      while (joiner == 0 || !task_sleeps(joiner)) thr_yield();
+      while (joiner == 0 || !farcall::test::is_asleep(joiner)) thr_yield();
       return joins;
     };
     thread_t other = 0;

@@ -21,6 +21,41 @@ using namespace farcall::message;
 using farcall::door::fuzz::Input;
 using farcall::door::fuzz::require;
 
+// Has the server take the page; the socket for more.
+UniqueFd hand_page_to(int connection, const SharedMemory& page) {
+  auto [here, there] = packet_socket_pair();
+  send_descriptors(connection, std::array{page.fd(), there.get()}, kPurposePulses);
+  there.reset();
+  pollfd answer{.fd = here.get(), .events = POLLIN, .revents = 0};
+  require(::poll(&answer, 1, 30'000) == 1);
+  Packet packet = take_packet(here.get());
+  require(packet.descriptors.size() == 1);
+  // When the page has been taken the server closes the other end.
+  pollfd taken{.fd = here.get(), .events = POLLRDHUP, .revents = 0};
+  require(::poll(&taken, 1, 30'000) == 1);
+  return std::move(packet.descriptors[0]);
+}
+
+int priority_of(const PulsePacket& packet) {
+  return static_cast<int>(std::min<std::uint32_t>(packet.priority, kHighestPriority));
+}
+
+// `unblocks`: who asks to unblock has less taken out of its socket at a time: what lies there still
+// may be more urgent, but is in order with its like.
+void expect_in_order(SharedChannel& channel, std::vector<PulsePacket> expected, bool unblocks) {
+  std::ranges::stable_sort(expected, std::ranges::greater{}, priority_of);
+  while (!expected.empty()) {
+    farcall_info info{};
+    require(channel.receive({}, Deadline::after(std::chrono::seconds(30)), &info,
+                            SignalCount::now()) == 0);
+    const auto next =
+        unblocks ? std::ranges::find(expected, info.priority, priority_of) : expected.begin();
+    require(next != expected.end() && info.priority == priority_of(*next));
+    require(info.code == next->code && info.value == next->value);
+    expected.erase(next);
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -33,19 +68,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Mapping mapping = memory.map();
   auto& page = *reinterpret_cast<PulsePage*>(mapping.data());
   UniqueFd mine;
-  const auto ask = [&] {
-    auto [here, there] = packet_socket_pair();
-    send_descriptors(connection, std::array{memory.fd(), there.get()}, kPurposePulses);
-    there.reset();
-    pollfd answer{.fd = here.get(), .events = POLLIN, .revents = 0};
-    require(::poll(&answer, 1, 30'000) == 1);
-    Packet packet = take_packet(here.get());
-    require(packet.descriptors.size() == 1);
-    mine = std::move(packet.descriptors[0]);
-    // When the page has been taken the server closes the other end.
-    pollfd taken{.fd = here.get(), .events = POLLRDHUP, .revents = 0};
-    require(::poll(&taken, 1, 30'000) == 1);
-  };
   const unsigned before = input.number<std::uint8_t>() % (PulsePage::kMost + 1);
   std::vector<PulsePacket> expected;
   bool ended = false;
@@ -67,7 +89,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       bytes = sizeof packet;
       page.pulses[page.count++] = packet;
     } else {
-      if (!mine) ask();
+      if (!mine) mine = hand_page_to(connection, memory);
       require(::send(mine.get(), sent.data(), bytes, MSG_NOSIGNAL) >= 0 || ended);
     }
     const bool whole = bytes == sizeof packet && packet.magic == PulsePacket::kMagic;
@@ -75,24 +97,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     unblocks |= packet.code == PulsePacket::kUnblock;
     ended |= !whole || (packet.code < 0 && packet.code != PulsePacket::kUnblock);
   }
-  if (!mine) ask();
+  if (!mine) mine = hand_page_to(connection, memory);
   mine.reset();
-  const auto priority_of = [](const PulsePacket& packet) {
-    return static_cast<int>(std::min<std::uint32_t>(packet.priority, kHighestPriority));
-  };
-  std::ranges::stable_sort(expected, std::ranges::greater{}, priority_of);
-  while (!expected.empty()) {
-    farcall_info info{};
-    require(channel->receive({}, Deadline::after(std::chrono::seconds(30)), &info,
-                             SignalCount::now()) == 0);
-    // Who asks to unblock has less taken out of its socket at a time: what lies there still may be
-    // more urgent, but is in order with its like.
-    const auto next =
-        unblocks ? std::ranges::find(expected, info.priority, priority_of) : expected.begin();
-    require(next != expected.end() && info.priority == priority_of(*next));
-    require(info.code == next->code && info.value == next->value);
-    expected.erase(next);
-  }
+  expect_in_order(*channel, std::move(expected), unblocks);
   // Who receives notices that a socket has ended.
   try {
     require(channel->receive({}, Deadline::now(), nullptr, SignalCount::now()) < 0);

@@ -280,78 +280,83 @@ void ask_some(Side& end) {
   }
 }
 
+void send_file(Side& end, std::size_t size) {
+  const int file = ::memfd_create("file", MFD_CLOEXEC);
+  const std::vector<char> bytes(size, 'f');
+  if (::write(file, bytes.data(), size) != static_cast<ssize_t>(size)) ::_exit(3);
+  off_t from = 0;
+  const long sent = end.sent > kMostUnread ? 0 : ::sendfile(end.fd, file, &from, size);
+  say_result(end, "sendfile", sent);
+  if (sent > 0) end.sent += static_cast<std::size_t>(sent);
+  ::close(file);
+  if (is_tcp) wait_until_sent(end);
+}
+
+void splice_into_pipe(Side& end, std::size_t size) {
+  int pipe[2];
+  pollfd ready{.fd = end.fd, .events = POLLIN, .revents = 0};
+  // It would wait; the kernel says at an urgent byte that this is the end; and what is unread
+  // when a socket is shut down can be read, but not spliced.
+  if (is_urgent || end.shut || ::poll(&ready, 1, 0) == 0) return;
+  if (::pipe2(pipe, O_CLOEXEC) != 0) ::_exit(3);
+  const long got = ::splice(end.fd, nullptr, pipe[1], nullptr, size, SPLICE_F_NONBLOCK);
+  std::vector<char> bytes(size);
+  if (got > 0 && ::read(pipe[0], bytes.data(), size) != got) ::_exit(3);
+  took(end, "splice", bytes.data(), got);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+}
+
+void send_urgent(Side& end) {
+  const char urgent = '!';
+  if (!is_tcp || end.sent > kMostUnread) return;
+  is_urgent = true;
+  const long sent = ::send(end.fd, &urgent, 1, MSG_OOB);
+  say_result(end, "urgent", sent);
+  wait_until_sent(end);
+}
+
+void take_urgent(const Side& end) {
+  char urgent = 0;
+  if (!is_tcp) return;
+  const long got = ::recv(end.fd, &urgent, 1, MSG_OOB | MSG_DONTWAIT);
+  say("%c take urgent = %ld %s %d", end.name, got, got < 0 ? strerrorname_np(errno) : "", urgent);
+}
+
+void pass_descriptor(Side& end) {
+  if (is_tcp || end.sent > kMostUnread) return;
+  char byte = static_cast<char>('a' + end.next++ % 26);
+  iovec part{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof(int));
+  const int output = STDOUT_FILENO;
+  std::memcpy(CMSG_DATA(head), &output, sizeof output);
+  const long sent = ::sendmsg(end.fd, &message, MSG_NOSIGNAL);
+  if (sent > 0) ++end.sent;
+  say_result(end, "pass", sent);
+}
+
 // Ways past what usually moves bytes.
 void move_some(Side& end) {
   if (is_packets) is_counted = false;
   const std::size_t size = 1 + pick(300);
   switch (pick(7)) {
-    case 0: {  // from a file
-      const int file = ::memfd_create("file", MFD_CLOEXEC);
-      const std::vector<char> bytes(size, 'f');
-      if (::write(file, bytes.data(), size) != static_cast<ssize_t>(size)) ::_exit(3);
-      off_t from = 0;
-      const long sent = end.sent > kMostUnread ? 0 : ::sendfile(end.fd, file, &from, size);
-      say_result(end, "sendfile", sent);
-      if (sent > 0) end.sent += static_cast<std::size_t>(sent);
-      ::close(file);
-      if (is_tcp) wait_until_sent(end);
+    case 0: return send_file(end, size);
+    case 1: return splice_into_pipe(end, size);
+    case 2: return send_urgent(end);
+    case 3: return take_urgent(end);
+    case 4:
+      if (is_tcp) say_result(end, "sockatmark", ::sockatmark(end.fd));
       return;
-    }
-    case 1: {  // into a pipe
-      int pipe[2];
-      pollfd ready{.fd = end.fd, .events = POLLIN, .revents = 0};
-      // It would wait; the kernel says at an urgent byte that this is the end; and what is unread
-      // when a socket is shut down can be read, but not spliced.
-      if (is_urgent || end.shut || ::poll(&ready, 1, 0) == 0) return;
-      if (::pipe2(pipe, O_CLOEXEC) != 0) ::_exit(3);
-      const long got = ::splice(end.fd, nullptr, pipe[1], nullptr, size, SPLICE_F_NONBLOCK);
-      std::vector<char> bytes(size);
-      if (got > 0 && ::read(pipe[0], bytes.data(), size) != got) ::_exit(3);
-      took(end, "splice", bytes.data(), got);
-      ::close(pipe[0]);
-      ::close(pipe[1]);
-      return;
-    }
-    case 2: {
-      const char urgent = '!';
-      if (!is_tcp || end.sent > kMostUnread) return;
-      is_urgent = true;
-      const long sent = ::send(end.fd, &urgent, 1, MSG_OOB);
-      say_result(end, "urgent", sent);
-      return wait_until_sent(end);
-    }
-    case 3: {
-      char urgent = 0;
-      if (!is_tcp) return;
-      const long got = ::recv(end.fd, &urgent, 1, MSG_OOB | MSG_DONTWAIT);
-      return say("%c take urgent = %ld %s %d", end.name, got, got < 0 ? strerrorname_np(errno) : "",
-                 urgent);
-    }
-    case 4: {
-      if (!is_tcp) return;
-      const int marked = ::sockatmark(end.fd);
-      return say_result(end, "sockatmark", marked);
-    }
-    case 5: {
-      if (is_tcp || end.sent > kMostUnread) return;
-      char byte = static_cast<char>('a' + end.next++ % 26);
-      iovec part{&byte, 1};
-      alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-      msghdr message{};
-      message.msg_iov = &part;
-      message.msg_iovlen = 1;
-      message.msg_control = control;
-      message.msg_controllen = sizeof control;
-      cmsghdr* const head = CMSG_FIRSTHDR(&message);
-      head->cmsg_level = SOL_SOCKET;
-      head->cmsg_type = SCM_RIGHTS;
-      head->cmsg_len = CMSG_LEN(sizeof(int));
-      const int output = STDOUT_FILENO;
-      std::memcpy(CMSG_DATA(head), &output, sizeof output);
-      const long sent = ::sendmsg(end.fd, &message, MSG_NOSIGNAL);
-      if (sent > 0) ++end.sent;
-      return say_result(end, "pass", sent);
-    }
+    case 5: return pass_descriptor(end);
     default: {
       char bytes[300];
       say_result(end, "pread", ::pread(end.fd, bytes, size, 0));

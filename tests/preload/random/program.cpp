@@ -32,6 +32,8 @@
 #include <string_view>
 #include <thread>
 
+#include "harness/thread_state.hpp"
+
 namespace farcall::preload::test {
 
 End* mine;
@@ -285,11 +287,8 @@ void be_interrupted() {
 }
 
 bool is_stopped(pid_t process) {
-  const std::string path = "/proc/" + std::to_string(process) + "/stat";
-  FILE* file = std::fopen(path.c_str(), "re");
-  char state = '?';
-  if (file == nullptr || std::fscanf(file, "%*d (%*[^)]) %c", &state) != 1) ::_exit(3);
-  std::fclose(file);
+  const char state = farcall::test::state_of(process);
+  if (state == '?') ::_exit(3);
   return state == 'T';
 }
 

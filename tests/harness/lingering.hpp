@@ -19,7 +19,7 @@
 
 #include "farcall/memory.hpp"
 
-namespace farcall::door::test {
+namespace farcall::test {
 
 // A connection over TCP whose last close waits for `seconds`, because nobody reads at its other
 // end.
@@ -51,17 +51,4 @@ inline UniqueFd lingering(int seconds) {
   return mine;
 }
 
-// Descriptors that are on their way to a process: sent, and not received.
-inline int on_their_way_to(pid_t process) {
-  int count = 0;
-  std::error_code gone;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/fdinfo", gone)) {
-    std::ifstream lines(entry.path());
-    for (std::string word; lines >> word;)
-      if (int here = 0; word == "scm_fds:" && lines >> here) count += here;
-  }
-  return count;
-}
-
-}  // namespace farcall::door::test
+}  // namespace farcall::test

@@ -6,17 +6,17 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <system_error>
 
-#include "door/child.hpp"
+#include "harness/child.hpp"
+#include "harness/thread_state.hpp"
 
 // A server may be forked from a process that has threads.
 extern "C" const char* __tsan_default_options();  // NOLINT(bugprone-reserved-identifier)
 extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
 
-namespace farcall::door::test {
+namespace farcall::test {
 namespace {
 
 char running[200] = "a test";
@@ -63,11 +63,9 @@ bool others_sleep() {
   std::error_code error;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
     if (task.path().filename() == std::to_string(own)) continue;
-    std::ifstream file(task.path() / "stat");
-    std::string text;  // stays empty where the thread ends meanwhile
-    std::getline(file, text);
-    const std::size_t name_end = text.rfind(')');  // the state comes behind the name
-    if (name_end != std::string::npos && text.compare(name_end, 3, ") S") != 0) return false;
+    // It may have ended meanwhile.
+    const char state = state_at(task.path());
+    if (state != 'S' && state != '?') return false;
   }
   return true;
 }
@@ -83,4 +81,4 @@ pid_t fork_while_others_rest() {
 
 void give_up_before_parent() { give_up_after(given - 10s); }
 
-}  // namespace farcall::door::test
+}  // namespace farcall::test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What this process uses, to see that it does not grow, and how long things took.
+// Processes that are killed at some moment, and how long others took to notice.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,80 +10,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <string>
+#include <thread>
 #include <vector>
 
-#include "door/child.hpp"
+#include "harness/eventually.hpp"
 
-namespace farcall::door::test {
-
-inline std::size_t count_entries(const std::string& directory) {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory)) ++count;
-  return count;
-}
-inline std::size_t open_descriptors() { return count_entries("/proc/self/fd") - 1; }
-// For messages: what they refer to.
-inline std::string list_descriptors() {
-  std::string all;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    all += entry.path().filename().string() + ": " +
-           std::filesystem::read_symlink(entry.path(), gone).string() + "\n";
-  }
-  return all;
-}
-inline std::size_t threads() { return count_entries("/proc/self/task"); }
-// Without those that the library has for itself, which come and go as it likes.
-inline std::size_t threads_of_program() {
-  std::size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::string name;  // empty if it has just ended
-    std::ifstream(entry.path() / "comm") >> name;
-    if (!name.empty() && !name.starts_with("farcall-")) ++count;
-  }
-  return count;
-}
-
-struct Usage {
-  std::size_t descriptors = open_descriptors();
-  std::size_t threads_running = threads();
-  std::size_t mappings = lines("/proc/self/maps");
-  std::size_t resident = resident_bytes();
-
-  static std::size_t lines(const char* path) {
-    std::ifstream file(path);
-    std::string line;
-    std::size_t count = 0;
-    while (std::getline(file, line)) ++count;
-    return count;
-  }
-  static std::size_t resident_bytes() {
-    std::ifstream file("/proc/self/statm");
-    std::size_t total = 0;
-    std::size_t resident = 0;
-    file >> total >> resident;
-    return resident * 4096;
-  }
-};
-
-// Expects that this process uses no more than before, once all that it does for others is over.
-// A few threads more may have been needed at once, for clients that were dead already, and stay;
-// the more so the more rounds there are. Who leaks has one for each of a thousand rounds.
-inline void expect_no_growth(const Usage& before, std::size_t more_threads = 12) {
-  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before.descriptors; }))
-      << open_descriptors() << " descriptors instead of " << before.descriptors;
-  EXPECT_LE(threads(), before.threads_running + more_threads);
-  if (kSlow > 1) return;  // sanitizers keep what is freed
-  EXPECT_LE(Usage::lines("/proc/self/maps"), before.mappings + 40 + 4 * more_threads);
-  EXPECT_LE(Usage::resident_bytes(), before.resident + (24U << 20));
-}
+namespace farcall::test {
 
 // How long it took until deaths were noticed. 100 ms are promised, and how often that is kept is
 // measured by `make soak`: one who is late in a test may have had no processor. What a test can
@@ -182,4 +121,4 @@ class Killer {
   std::thread thread_;
 };
 
-}  // namespace farcall::door::test
+}  // namespace farcall::test

@@ -14,12 +14,13 @@
 #include <random>
 #include <thread>
 
-#include "door/usage.hpp"
+#include "harness/killer.hpp"
+#include "harness/usage.hpp"
 
 extern "C" const char __executable_start;  // NOLINT: the linker's
 extern "C" const char etext;
 
-namespace farcall::door::test {
+namespace farcall::test {
 
 inline int signal_rounds(int usual = 3000) { return setting("FARCALL_SIGNAL_ROUNDS", usual); }
 
@@ -140,4 +141,4 @@ class Lonely {
   static inline std::uintptr_t entry = 0;
 };
 
-}  // namespace farcall::door::test
+}  // namespace farcall::test

@@ -16,7 +16,7 @@
 
 #include "farcall/memory.hpp"
 
-namespace farcall::door::test {
+namespace farcall::test {
 
 // A page that nobody ever fills: who touches it waits for ever, in the kernel, too.
 class StalledPage {
@@ -46,4 +46,4 @@ class StalledPage {
   bool valid_ = false;
 };
 
-}  // namespace farcall::door::test
+}  // namespace farcall::test
