@@ -219,6 +219,7 @@ TEST(DatagramMessages, ComeWithWhatWasAskedForPastTheLibrary) {
       {SOL_SOCKET, SO_TIMESTAMPNS, SCM_TIMESTAMPNS},
       {SOL_SOCKET, SO_TIMESTAMPING, 0},
       {SOL_SOCKET, SO_RXQ_OVFL, 0},
+      {SOL_SOCKET, SO_REUSEADDR, 0},
       {SOL_SOCKET, SO_REUSEPORT, 0},
   };
   for (const auto& [level, option, told] : kAsked) {
