@@ -426,7 +426,7 @@ int ioctl(int fd, unsigned long request, ...) {
   } else if (request == SIOCOUTQ && is_unix(side->kind)) {
     // Who counts down to know that all has been read must not come to zero early.
     const Guard guard(side->send_lock);
-    if (side->out().control != nullptr)
+    if (side->out().control != nullptr && !peer_is_gone(*side, fd))
       *static_cast<int*>(argument) += static_cast<int>(side->sender.unread(side->out()));
   }
   return static_cast<int>(result);

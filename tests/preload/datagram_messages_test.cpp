@@ -246,6 +246,16 @@ TEST(DatagramMessages, ComeWithWhatWasAskedForPastTheLibrary) {
   }
 }
 
+TEST(DatagramMessages, AreNotSentToANameOfAWrongLength) {
+  const Awake two;
+  const auto* const name = reinterpret_cast<const sockaddr*>(&two.far.name);
+  for (const socklen_t size : {0U, 200U, 0xffff'ffffU}) {
+    EXPECT_EQ(::sendto(two.near.fd.get(), "x", 1, 0, name, size), -1) << size;
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "(EAGAIN)");
+}
+
 TEST(DatagramMessages, WithANameOfNegativeLengthAreRefused) {
   const Awake two;
   two.near.send("there");
