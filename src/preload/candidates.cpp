@@ -12,6 +12,7 @@
 #include "preload/diag.hpp"
 #include "preload/listeners.hpp"
 #include "preload/observed.hpp"
+#include "preload/opened.hpp"
 #include "preload/privilege.hpp"
 #include "preload/real.hpp"
 #include "preload/upgrade.hpp"
@@ -61,6 +62,7 @@ void note_candidate(int fd, Kind kind, bool connector, Counters* counters, const
   if (acceleration_ended()) return count(counters, Reason::unseen);
   // Standard streams are read, written and closed inside the C library, unseen.
   if (fd <= STDERR_FILENO) return count(counters, Reason::passed);
+  if (connector && !is_opened_alone(fd)) return count(counters, Reason::shared);
   Side* const side = make_side(kind, connector);
   if (side == nullptr) return;
   side->own().counters = counters;
@@ -69,6 +71,8 @@ void note_candidate(int fd, Kind kind, bool connector, Counters* counters, const
   side->next_try.store(begins_after(connector ? kConnectorBegins : kAcceptorBegins),
                        std::memory_order_relaxed);
   adopt(fd, *side);
+  // Copied meanwhile by another thread, which did not find the side.
+  if (connector && !is_opened_alone(fd)) end_candidacy(fd, *side, Reason::shared);
 }
 
 bool has_lists() noexcept {

@@ -2,6 +2,7 @@
 #include "preload/connection.hpp"
 
 #include <linux/sockios.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 
@@ -149,6 +150,12 @@ void note_room(Side& side, int fd) noexcept {
   socklen_t size = sizeof room;
   if (kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_SNDBUF, &room, &size) == 0 && room >= 0)
     side.room.store(static_cast<std::uint32_t>(room), std::memory_order_relaxed);
+}
+
+void set_nodelay_as_wanted(const Side& side, int fd) noexcept {
+  if (side.kind != Kind::tcp) return;
+  const int wanted = side.nodelay.load(std::memory_order_relaxed) ? 1 : 0;
+  kernel(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &wanted, sizeof wanted);
 }
 
 void set_nonblocking(Side& side, bool on) noexcept {

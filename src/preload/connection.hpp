@@ -56,6 +56,9 @@ ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false);
 // Called with the receiver's lock. Also notes it with the epoll set that the descriptor is in.
 void wake_up(Side& side, int fd) noexcept;
 
+// TCP_NODELAY, which the library has set, in the kernel as the program wants it.
+void set_nodelay_as_wanted(const Side& side, int fd) noexcept;
+
 // How much the kernel takes of messages, and of a stream in all; SO_SNDBUF may have changed. Holds
 // the sender's lock.
 void note_room(Side& side, int fd) noexcept;

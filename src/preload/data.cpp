@@ -170,9 +170,10 @@ ssize_t receive_message(int fd, Side& side, msghdr* message, int flags, bool is_
     message->msg_controllen = made.answer.msg_controllen;
     message->msg_flags = made.answer.msg_flags;
   } else {
-    message->msg_namelen = message->msg_name == nullptr || (got == 0 && !with.is_message)
-                               ? 0
-                               : tell_sender(fd, side, message->msg_name, message->msg_namelen);
+    if (message->msg_name != nullptr)
+      message->msg_namelen = got == 0 && !with.is_message
+                                 ? 0
+                                 : tell_sender(fd, side, message->msg_name, message->msg_namelen);
     message->msg_controllen = with.size;
     message->msg_flags = with.told | (flags & MSG_CMSG_CLOEXEC);
   }
@@ -367,7 +368,9 @@ ssize_t sendto(int fd, const void* buffer, size_t size, int flags, const sockadd
   Side* const side = find_side(fd);
   if (side == nullptr || is_bad_name(to, to_size)) [[likely]] {
     UdpSocket* const udp = udp_called(fd);
-    if (udp == nullptr) [[likely]]
+    // sendmsg() takes a name of no bytes as none, and cuts one that is too long.
+    const bool refused = to != nullptr && (to_size == 0 || is_bad_name(to, to_size));
+    if (udp == nullptr || refused) [[likely]]
       return next(fd, buffer, size, flags, to, to_size);
     const iovec part = part_of(buffer, size);
     return udp_send(*udp, fd, &part, 1, flags, to, to_size);

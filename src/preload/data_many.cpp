@@ -9,6 +9,7 @@
 #include "preload/address.hpp"
 #include "preload/epoll/epoll.hpp"
 #include "preload/hooked_call.hpp"
+#include "preload/opened.hpp"
 #include "preload/real.hpp"
 #include "preload/udp/calls.hpp"
 
@@ -29,6 +30,7 @@ void hand_back_passed(const msghdr& message) noexcept {
       int fd = -1;
       std::copy_n(CMSG_DATA(head) + i * sizeof fd, sizeof fd,
                   reinterpret_cast<unsigned char*>(&fd));
+      forget_opened(fd);
       if (Side* side = find_side(fd)) hand_back(*side, fd, Reason::passed);
       if (UdpSocket* udp = find_udp(fd)) udp_leave(*udp);
       leave_to_kernel(fd);

@@ -9,7 +9,7 @@
 namespace farcall::preload {
 namespace {
 
-constinit std::array<ForkHandlers, 8> known{};
+constinit std::array<ForkHandlers, 12> known{};
 constinit std::size_t known_count = 0;
 
 }  // namespace

@@ -299,6 +299,7 @@ bool leave_sending(Side& side, int fd) noexcept {
   const bool first = !side.sender.gone_for_ever();
   send_last_bytes(side, fd, true);
   side.sender.leave_ring(side.out());
+  if (first) set_nodelay_as_wanted(side, fd);
   return first;
 }
 

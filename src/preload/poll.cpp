@@ -111,7 +111,9 @@ int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, Libc
   const auto look = [&]() -> int {
     (void)waited.take_doorbells();
     timespec none{};
-    const long ready = kernel(SYS_ppoll, question.asked(), count, &none, mask, kKernelMaskSize);
+    // Where something is there a signal that the mask lets through stays pending.
+    const sigset_t* const shown = mask != nullptr && waited.note_readable() != 0 ? nullptr : mask;
+    const long ready = kernel(SYS_ppoll, question.asked(), count, &none, shown, kKernelMaskSize);
     if (ready < 0) return static_cast<int>(with_errno(ready));
     return add_rings(question.asked(), count, static_cast<int>(ready));
   };
@@ -217,7 +219,9 @@ template <class LibcCall>
 int select_large(const Select& call, Waited& waited, bool at_once, LibcCall libc_call) {
   const auto tell = [&]() -> int {
     Word* const read = words_of(call.read);
-    long ready = call.ask_kernel(read, words_of(call.write), words_of(call.except));
+    Select now = call;
+    now.mask = nullptr;  // something is there
+    long ready = now.ask_kernel(read, words_of(call.write), words_of(call.except));
     if (ready < 0) return static_cast<int>(with_errno(ready));
     waited.each_readable([&](int fd) {
       if ((read[word_of(fd)] & bit_of(fd)) == 0) ++ready;
@@ -264,7 +268,9 @@ int select_for(const Select& call, bool at_once, LibcCall libc_call) {
   const auto look = [&] {
     (void)waited.take_doorbells();
     given.restore();
-    return examine(call, highest, at_once);
+    Select now = call;
+    if (now.mask != nullptr && waited.note_readable() != 0) now.mask = nullptr;
+    return examine(now, highest, at_once);
   };
   if (at_once) return look();
   return wait_for(waited, call.mask, look, [&] {

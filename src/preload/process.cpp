@@ -17,6 +17,7 @@
 #include "preload/epoll/epoll.hpp"
 #include "preload/handback.hpp"
 #include "preload/hooked_call.hpp"
+#include "preload/opened.hpp"
 #include "preload/real.hpp"
 #include "preload/udp/udp.hpp"
 #include "preload/uring.hpp"
@@ -24,6 +25,7 @@
 namespace farcall::preload {
 
 void hand_back_inherited() noexcept {
+  forget_all_opened();
   const int highest = highest_descriptor();
   for (int fd = 0; fd <= highest; ++fd) {
     Side* const side = find_side(fd);

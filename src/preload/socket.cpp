@@ -19,6 +19,7 @@
 #include "preload/epoll/epoll.hpp"
 #include "preload/hooked_call.hpp"
 #include "preload/listeners.hpp"
+#include "preload/opened.hpp"
 #include "preload/packet.hpp"
 #include "preload/privilege.hpp"
 #include "preload/real.hpp"
@@ -118,6 +119,7 @@ int close_descriptor(int fd) noexcept {
     return -1;
   }
   forget_ring(fd);
+  forget_opened(fd);
   leave_what_stays_registered(fd);
   forget_registrations(fd);
   if (find_udp(fd) != nullptr && in_own_process()) udp_forget(fd);
@@ -149,6 +151,8 @@ void leave_to_copy(int fd) noexcept {
 // After a successful duplication. `left`: leave_to_copy() has been called before.
 int duplicated(int from, int to, bool left = false) noexcept {
   if (to < 0) return to;
+  forget_opened(from);
+  forget_opened(to);
   epoll_duplicated(from, to);
   Side* const side = find_side(from);
   UdpSocket* const udp = side == nullptr ? find_udp(from) : nullptr;
@@ -242,17 +246,24 @@ using namespace farcall::preload;
 extern "C" {
 
 int socket(int family, int type, int protocol) {
+  const std::uint64_t forks = forks_so_far();
   long fd = next_socket(family, type, protocol);
   if (fd == -EMFILE && make_way()) fd = next_socket(family, type, protocol);
-  if (is_new_here(static_cast<int>(fd)) && !acceleration_ended())
+  if (is_new_here(static_cast<int>(fd)) && !acceleration_ended()) {
+    note_opened(static_cast<int>(fd), forks);
     udp_note(static_cast<int>(fd), family, type, protocol);
+  }
   return static_cast<int>(with_errno(fd));
 }
 
 int socketpair(int family, int type, int protocol, int* fds) {
+  const std::uint64_t forks = forks_so_far();
   long result = next_socketpair(family, type, protocol, fds);
   if (result == -EMFILE && make_way()) result = next_socketpair(family, type, protocol, fds);
-  if (result == 0 && is_new_here(fds[0]) && is_new_here(fds[1])) note_pair({fds[0], fds[1]});
+  if (result == 0 && is_new_here(fds[0]) && is_new_here(fds[1])) {
+    note_opened(fds[0], forks);
+    note_pair({fds[0], fds[1]});
+  }
   return static_cast<int>(with_errno(result));
 }
 
@@ -328,10 +339,11 @@ int close_range(unsigned first, unsigned last, int flags) {
   } else if ((flags & ~int{CLOSE_RANGE_UNSHARE}) == 0 && first <= last && in_own_process()) {
     forget_rings(first, last);
     const auto highest = static_cast<unsigned>(
-        std::max({highest_known(), udp_highest(), highest_private_descriptor()}));
+        std::max({highest_known(), udp_highest(), highest_private_descriptor(), highest_opened()}));
     for (unsigned fd = first; fd <= last && fd <= highest; ++fd) {
       const int number = static_cast<int>(fd);
       forget_private(number);
+      forget_opened(number);
       if (find_side(number) != nullptr || find_udp(number) != nullptr || is_registered(number))
         close_descriptor(number);
     }
@@ -414,7 +426,7 @@ int ioctl(int fd, unsigned long request, ...) {
   } else if (request == SIOCOUTQ && is_unix(side->kind)) {
     // Who counts down to know that all has been read must not come to zero early.
     const Guard guard(side->send_lock);
-    if (side->out().control != nullptr)
+    if (side->out().control != nullptr && !peer_is_gone(*side, fd))
       *static_cast<int*>(argument) += static_cast<int>(side->sender.unread(side->out()));
   }
   return static_cast<int>(result);

@@ -121,8 +121,10 @@ int setsockopt(int fd, int level, int option, const void* value, socklen_t size)
     if (level == IPPROTO_TCP && option == TCP_NODELAY && side->kind == Kind::tcp &&
         side->accelerated() && has_number) {
       side->nodelay.store(number != 0, std::memory_order_relaxed);
-      // It is set in the kernel, see join(). To set it once more pushes what is corked.
-      if (number == 0) return 0;
+      // It is set in the kernel, see join(), until the connection is handed back. To set it once
+      // more pushes what is corked.
+      const Guard sending(side->send_lock);
+      if (number == 0 && sending && !side->sender.gone_for_ever()) return 0;
     }
   }
   if (UdpSocket* const udp = find_udp(fd)) udp_option(*udp, fd, level, option);

@@ -224,7 +224,7 @@ long confine_by_seccomp(long number, Arguments a) {
 }
 
 long confine_by_prctl(long number, Arguments a) {
-  if (a[0] == PR_SET_SECCOMP) confine();
+  if (a[0] == PR_SET_SECCOMP || (a[0] == PR_SET_TSC && a[1] == PR_TSC_SIGSEGV)) confine();
   return left_to_kernel(number, a);
 }
 

@@ -5,8 +5,10 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -60,6 +62,27 @@ TEST(Calls, WrongLengthsOfAnAddressAreRefused) {
     EXPECT_EQ(errno, EFAULT);
     pair.talk(2);
   }
+}
+
+TEST(Calls, TheLengthOfANameThatNobodyAskedForStaysAsItWas) {
+  const Pair pair;
+  pair.put("text");
+  Message message;
+  message.head.msg_namelen = 77;
+  EXPECT_EQ(message.receive(pair.server.get(), MSG_DONTWAIT), "text");
+  EXPECT_EQ(message.head.msg_namelen, 77U);
+}
+
+TEST(Calls, WhatAPeerHasNotReadIsNotUnderWayWhenItIsGone) {
+  if (!over_unix()) return;
+  UsedPair pair;
+  pair.put("unread");
+  int bytes = 0;
+  ASSERT_EQ(::ioctl(pair.client.get(), SIOCOUTQ, &bytes), 0);
+  EXPECT_GT(bytes, 0);
+  pair.server.reset();
+  ASSERT_EQ(::ioctl(pair.client.get(), SIOCOUTQ, &bytes), 0);
+  EXPECT_EQ(bytes, 0);
 }
 
 TEST(Calls, WrongNumbersOfPartsAreRefused) {

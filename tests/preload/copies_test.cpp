@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -333,6 +334,107 @@ TEST(Copies, AForkWhileTheAcceptingEndMakesMemoryKeepsTheOrder) { fork_while_mem
 
 TEST(Copies, AForkWhileTheConnectingEndTakesMemoryKeepsTheOrder) {
   fork_while_memory_is_made(false);
+}
+
+// --- Copies that were made before the socket was connected.
+
+int pass_on(int fd) {
+  int fds[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, fds), 0);
+  const UniqueFd ends[] = {UniqueFd(fds[0]), UniqueFd(fds[1])};
+  char byte = 'x';
+  iovec part{.iov_base = &byte, .iov_len = 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
+  EXPECT_EQ(::sendmsg(fds[0], &message, 0), 1);
+  EXPECT_EQ(::recvmsg(fds[1], &message, MSG_CMSG_CLOEXEC), 1);
+  std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+  return fd;
+}
+
+void limit_waits(int fd) {
+  const timeval limit{.tv_sec = 5, .tv_usec = 0};
+  ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+}
+
+TEST(Copies, OfWhatIsConnectedLaterAreTheSameSocket) {
+  using Copy = int (*)(int);
+  constexpr Copy kCopies[] = {
+      [](int fd) { return ::dup(fd); },
+      [](int fd) { return ::fcntl(fd, F_DUPFD_CLOEXEC, 100); },
+      [](int fd) { return ::dup2(fd, ::open("/dev/null", O_RDONLY | O_CLOEXEC)); },
+      pass_on,
+  };
+  for (const Copy& copy : kCopies) {
+    SCOPED_TRACE(&copy - kCopies);
+    Address address;
+    const UniqueFd listener = listen_on_loopback(address);
+    Pair pair{Pair::Unmade{}};
+    pair.client = stream_socket();
+    const UniqueFd other(copy(pair.client.get()));
+    ASSERT_EQ(::connect(pair.client.get(), address.get(), address.size), 0);
+    pair.server = accept_from(listener);
+    limit_waits(other.get());
+    limit_waits(pair.server.get());
+    pair.talk(60);
+    EXPECT_EQ(stream_mappings(), 0);
+    for (int i = 0; i < 20; ++i) {
+      pair.talk(1);
+      ASSERT_EQ(send(other.get(), "of the copy"), "11");
+      ASSERT_EQ(receive(pair.server.get()), "of the copy");
+      ASSERT_EQ(send(pair.server.get(), "for the copy"), "12");
+      ASSERT_EQ(receive(other.get()), "for the copy");
+    }
+  }
+}
+
+TEST(Copies, OfAChildThatWasThereBeforeTheConnectionAreTheSameSocket) {
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  Pair pair{Pair::Unmade{}};
+  pair.client = stream_socket();
+  limit_waits(pair.client.get());
+  int go[2];
+  int done[2];
+  ASSERT_EQ(::pipe2(go, O_CLOEXEC), 0);
+  ASSERT_EQ(::pipe2(done, O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    ::close(go[1]);
+    for (char byte; ::read(go[0], &byte, 1) == 1;)
+      if (send(pair.client.get(), "of the child") != "12" ||
+          receive(pair.client.get()) != "for the child" || ::write(done[1], "x", 1) != 1)
+        ::_exit(1);
+    ::_exit(0);
+  }
+  ASSERT_EQ(::connect(pair.client.get(), address.get(), address.size), 0);
+  pair.server = accept_from(listener);
+  limit_waits(pair.server.get());
+  ::close(done[1]);
+  pair.talk(60);
+  EXPECT_EQ(stream_mappings(), 0);
+  char byte;
+  for (int i = 0; i < 20; ++i) {
+    pair.talk(1);
+    ASSERT_EQ(::write(go[1], "x", 1), 1);
+    ASSERT_EQ(receive(pair.server.get()), "of the child");
+    ASSERT_EQ(send(pair.server.get(), "for the child"), "13");
+    ASSERT_EQ(::read(done[0], &byte, 1), 1);
+  }
+  ::close(go[1]);
+  EXPECT_EQ(exit_status(child), 0);
+  ::close(go[0]);
+  ::close(done[0]);
 }
 
 }  // namespace

@@ -139,11 +139,17 @@ TEST(DatagramAddresses, AreFreeWhenTheirProcessIsKilled) {
   }
 }
 
-// A socket that receives through memory, and another at its address.
+// A socket that has received through memory, and another at its address.
 struct Shared : Awake {
   Shared() {
     share_address(far.fd.get());
     share_address(other.get());
+  }
+  void talk() const {
+    for (int i = 0; i < 40; ++i) {
+      near.send("x");
+      EXPECT_EQ(far.receive(), "x");
+    }
   }
   void bind_other() const { ASSERT_EQ(bind_to(other.get(), far.name, far.size), 0); }
   void connect_other() const {
@@ -190,7 +196,7 @@ TEST(DatagramAddresses, AreOfTheSocketThatIsConnectedLater) {
   sockaddr_storage all = sockets.far.name;
   reinterpret_cast<sockaddr_in&>(all).sin_addr.s_addr = htonl(INADDR_ANY);
   ASSERT_EQ(bind_to(sockets.other.get(), all, sockets.far.size), 0);
-  sockets.warm();
+  sockets.talk();
   sockets.connect_other();
   sockets.expect_other();
   sockets.close_other();
@@ -206,7 +212,7 @@ TEST(DatagramAddresses, AreOfTheSocketThatIsBoundToTheDevice) {
   ASSERT_EQ(::setsockopt(last.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
   share_address(last.get());
   ASSERT_EQ(bind_to(last.get(), sockets.far.name, sockets.far.size), 0);
-  sockets.warm();
+  sockets.talk();
   ASSERT_EQ(::setsockopt(sockets.other.get(), SOL_SOCKET, SO_BINDTODEVICE, "lo", 3), 0);
   sockets.expect_other();
   sockets.close_other();
@@ -225,6 +231,56 @@ TEST(DatagramAddresses, KeepWhatWasSentToThemBefore) {
   char text[32];
   EXPECT_EQ(::recv(sockets.other.get(), text, sizeof text, MSG_DONTWAIT), 5);
   sockets.expect_other();
+}
+
+// Binds a socket to the address that comes from `go`, so that it is before those of all addresses;
+// says so, and waits for the datagram that is meant for it.
+[[noreturn]] void take_over(int go, int tell) {
+  ::alarm(60);
+  const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const timeval limit{.tv_sec = 3, .tv_usec = 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  share_address(fd.get());
+  sockaddr_storage name{};
+  if (::read(go, &name, sizeof name) != sizeof name) ::_exit(3);
+  if (bind_to(fd.get(), name, sizeof(sockaddr_in)) != 0 || ::write(tell, "b", 1) != 1) ::_exit(2);
+  for (char byte = 0; byte != '!';)
+    if (::recv(fd.get(), &byte, 1, 0) != 1) ::_exit(1);
+  ::_exit(0);
+}
+
+// Whoever has just sent to the old one sends what follows to the new one, in whatever way it was
+// told of it.
+TEST(DatagramAddresses, AreOfTheSocketOfAnotherProcessThatIsBoundLater) {
+  for (int round = 0; round < 10; ++round) {
+    int go[2];
+    int told[2];
+    ASSERT_EQ(::pipe2(go, O_CLOEXEC), 0);
+    ASSERT_EQ(::pipe2(told, O_CLOEXEC | O_NONBLOCK), 0);
+    const UniqueFd ends[] = {UniqueFd(go[0]), UniqueFd(go[1]), UniqueFd(told[0]),
+                             UniqueFd(told[1])};
+    const pid_t child = ::fork();
+    if (child == 0) take_over(go[0], told[1]);
+    const Socket far("0.0.0.0");
+    share_address(far.fd.get());
+    sockaddr_storage name = far.name;
+    reinterpret_cast<sockaddr_in&>(name).sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const Socket near;
+    ASSERT_EQ(::connect(near.fd.get(), reinterpret_cast<const sockaddr*>(&name), far.size), 0);
+    for (int i = 0; i < 200; ++i) {
+      near.send("x");
+      ASSERT_EQ(poll_once(far.fd.get(), 1000), POLLIN);
+      EXPECT_EQ(far.receive(), "x");
+    }
+    ASSERT_EQ(::write(go[1], &name, sizeof name), static_cast<ssize_t>(sizeof name));
+    for (char byte = 0; ::read(told[0], &byte, 1) != 1;) {
+      near.send("x");
+      if (poll_once(far.fd.get(), 50) == POLLIN) (void)far.receive();
+    }
+    for (int i = 0; i < 4; ++i) near.send("x");
+    near.send("!");
+    EXPECT_EQ(exit_status(child), 0) << "round " << round;
+  }
 }
 
 // The kernel names one of those who listen, but all get it.

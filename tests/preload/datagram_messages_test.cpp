@@ -219,6 +219,7 @@ TEST(DatagramMessages, ComeWithWhatWasAskedForPastTheLibrary) {
       {SOL_SOCKET, SO_TIMESTAMPNS, SCM_TIMESTAMPNS},
       {SOL_SOCKET, SO_TIMESTAMPING, 0},
       {SOL_SOCKET, SO_RXQ_OVFL, 0},
+      {SOL_SOCKET, SO_REUSEADDR, 0},
       {SOL_SOCKET, SO_REUSEPORT, 0},
   };
   for (const auto& [level, option, told] : kAsked) {
@@ -243,6 +244,16 @@ TEST(DatagramMessages, ComeWithWhatWasAskedForPastTheLibrary) {
     }
     EXPECT_EQ(shared_mappings(), 0);
   }
+}
+
+TEST(DatagramMessages, AreNotSentToANameOfAWrongLength) {
+  const Awake two;
+  const auto* const name = reinterpret_cast<const sockaddr*>(&two.far.name);
+  for (const socklen_t size : {0U, 200U, 0xffff'ffffU}) {
+    EXPECT_EQ(::sendto(two.near.fd.get(), "x", 1, 0, name, size), -1) << size;
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "(EAGAIN)");
 }
 
 TEST(DatagramMessages, WithANameOfNegativeLengthAreRefused) {

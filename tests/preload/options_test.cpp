@@ -70,6 +70,22 @@ TEST(TcpCalls, NoDelayStaysAsItWasSet) {
 }
 
 // Who asks to connect with the first bytes has connected already.
+TEST(TcpCalls, NoDelayIsAsItWasSetWhenTheConnectionIsTheKernels) {
+  for (const int wanted : {0, 1}) {
+    const Pair pair;
+    const int fd = pair.client.get();
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, wanted);
+    set_option(fd, SOL_SOCKET, SO_RCVLOWAT, 2);
+    int value = -1;
+    socklen_t size = sizeof value;
+    ASSERT_EQ(kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &value, &size), 0);
+    EXPECT_EQ(value, wanted);
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1 - wanted);
+    ASSERT_EQ(kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &value, &size), 0);
+    EXPECT_EQ(value, 1 - wanted);
+  }
+}
+
 TEST(TcpCalls, NothingIsSentAsIfToConnect) {
   const UsedPair pair;
   constexpr int kFlags = MSG_FASTOPEN | MSG_NOSIGNAL;

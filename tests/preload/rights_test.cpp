@@ -426,6 +426,21 @@ void forbid_threads_with_descriptors_of_their_own() {
 }
 
 // What a process is started under it has not chosen, and it may know nothing of it.
+// Where the processor has such a register and the kernel can forbid it.
+TEST(Calls, WhoMayNotReadTheClockRegisterGoesOn) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);
+    const Pair pair;
+    ::prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0);
+    pair.talk(30);
+    const Pair later(false);
+    later.talk(30);
+    ::_exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  EXPECT_EQ(exit_status(child), 0);
+}
+
 TEST(Calls, AFilterThatIsInheritedKillsNobodyWhoTalks) {
   ASSERT_TRUE(kPlayed);
   void (*const filters[])() = {

@@ -217,6 +217,36 @@ TEST(Contract, ASignalThatIsBlockedInterruptsNothing) {
   EXPECT_EQ(signals, 1);
 }
 
+// Bytes are there, so the call has no need to let it through.
+TEST(Contract, ASignalThatIsPendingDoesNotInterruptWhereBytesAre) {
+  const UsedPair pair;
+  handle(0);
+  sigset_t blocked;
+  ::sigemptyset(&blocked);
+  ::sigaddset(&blocked, SIGUSR1);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &blocked, nullptr), 0);
+  ASSERT_EQ(::raise(SIGUSR1), 0);
+  sigset_t none;
+  ::sigemptyset(&none);
+  const int fd = pair.server.get();
+  pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
+  const timespec limit{.tv_sec = 20, .tv_nsec = 0};
+  const timespec at_once{};
+  fd_set read;
+  for (int i = 0; i < 20; ++i) {
+    pair.put("x");
+    const timespec* const time = i % 2 == 0 ? &limit : &at_once;
+    EXPECT_EQ(::ppoll(&wait, 1, time, &none), 1) << errno_name();
+    FD_ZERO(&read);
+    FD_SET(fd, &read);
+    EXPECT_EQ(::pselect(fd + 1, &read, nullptr, nullptr, time, &none), 1) << errno_name();
+    EXPECT_EQ(receive(fd), "x");
+  }
+  EXPECT_EQ(signals, 0);
+  ::pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
+  EXPECT_EQ(signals, 1);
+}
+
 // Neither while a call sleeps nor while it looks: the peer takes its time, but not long.
 TEST(Contract, ASignalThatACallsMaskBlocksDoesNotEndIt) {
   const Connected made = with_child([](int peer) {

@@ -139,10 +139,11 @@ bool receives_plainly(int fd) noexcept {
   struct Option {
     int level, name;
   };
-  constexpr Option kOptions[] = {
-      {SOL_SOCKET, SO_REUSEPORT},    {SOL_SOCKET, SO_TIMESTAMP}, {SOL_SOCKET, SO_TIMESTAMPNS},
-      {SOL_SOCKET, SO_TIMESTAMPING}, {SOL_SOCKET, SO_RXQ_OVFL},  {IPPROTO_IP, IP_PKTINFO},
-      {IPPROTO_IP, IP_RECVTTL},      {IPPROTO_IP, IP_RECVTOS},   {IPPROTO_IP, IP_RECVORIGDSTADDR}};
+  constexpr Option kOptions[] = {{SOL_SOCKET, SO_REUSEADDR},    {SOL_SOCKET, SO_REUSEPORT},
+                                 {SOL_SOCKET, SO_TIMESTAMP},    {SOL_SOCKET, SO_TIMESTAMPNS},
+                                 {SOL_SOCKET, SO_TIMESTAMPING}, {SOL_SOCKET, SO_RXQ_OVFL},
+                                 {IPPROTO_IP, IP_PKTINFO},      {IPPROTO_IP, IP_RECVTTL},
+                                 {IPPROTO_IP, IP_RECVTOS},      {IPPROTO_IP, IP_RECVORIGDSTADDR}};
   for (const Option& option : kOptions) {
     int value = 0;
     socklen_t size = sizeof value;

@@ -162,13 +162,14 @@ constexpr bool is_any_of(int option, Options... options) noexcept {
 }
 
 // These change nothing that the library does, nor what comes from a socket of this machine to its
-// own address; all others might.
+// own address; all others might. With SO_REUSEADDR another process may take the address over at any
+// time, and no sender would know before it asks the kernel again.
 bool is_harmless(int level, int option) noexcept {
   switch (level) {
     case SOL_SOCKET:
       return is_any_of(option, SO_RCVBUF, SO_SNDBUF, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_RCVTIMEO,
-                       SO_SNDTIMEO, SO_REUSEADDR, SO_PRIORITY, SO_BROADCAST, SO_RCVLOWAT,
-                       SO_KEEPALIVE, SO_BUSY_POLL, SO_LINGER, SO_DONTROUTE, SO_OOBINLINE);
+                       SO_SNDTIMEO, SO_PRIORITY, SO_BROADCAST, SO_RCVLOWAT, SO_KEEPALIVE,
+                       SO_BUSY_POLL, SO_LINGER, SO_DONTROUTE, SO_OOBINLINE);
     case IPPROTO_IP:
       return is_any_of(option, IP_TOS, IP_TTL, IP_MTU_DISCOVER, IP_FREEBIND, IP_MULTICAST_TTL,
                        IP_MULTICAST_LOOP, IP_MULTICAST_IF, IP_MULTICAST_ALL, IP_ADD_MEMBERSHIP,
