@@ -211,7 +211,6 @@ void ServerSession::keep_until_taken(Charge&& charge) noexcept {
 // sent may be long in closing.
 bool ServerSession::may_take(std::size_t claimed, process::InHand& in_hand) noexcept {
   using Room = process::InHand::Room;
-  if (own_user_) return true;
   const std::size_t most = claimed + kUnaskedDescriptors;
   constexpr int kTurns = 20'000;
   process::CatchingUp catching_up(caller.uid);

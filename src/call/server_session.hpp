@@ -273,6 +273,7 @@ class ServerSession final : public SessionBase {
   void let_go_of_transfer() noexcept override { drop_transfer(true); }
   bool other_packet(const Packet& packet) noexcept override;
   bool may_take(std::size_t claimed, process::InHand& in_hand) noexcept override;
+  [[nodiscard]] bool is_strangers() const noexcept override { return !own_user_; }
   [[nodiscard]] bool tells_sender() const noexcept override { return true; }
   bool may_keep(std::size_t count) noexcept override;
   bool may_hold(std::size_t bytes, Charge& charge) noexcept override {

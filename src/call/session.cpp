@@ -94,7 +94,7 @@ std::size_t SessionBase::arrived_descriptors() const noexcept {
 }
 
 Packet SessionBase::next_packet(process::InHand& in_hand) {
-  if (trusts_other()) return take_packet(socket());
+  if (!is_strangers()) return take_packet(socket());
   const Next next = look_at_next(socket(), tells_sender());
   if (!next.descriptors || may_take(next.claimed, in_hand))
     return take_strangers_packet(socket(), next, kPacketDescriptors);
