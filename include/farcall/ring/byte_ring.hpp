@@ -79,9 +79,9 @@ class ByteReader : public ReadingEnd {
   ByteReader() noexcept = default;
   ByteReader(RingView ring, Waiter waiter) noexcept : ReadingEnd(ring, waiter) {}
 
-  // Reads at least one byte and as many as are known to be there and fit. With an empty span: ok at once.
-  // Outcomes: ok, would_block, timed_out, interrupted, finished, peer_gone, broken. `since` as for
-  // a writer.
+  // Reads at least one byte and as many as are known to be there and fit. With an empty span: ok at
+  // once. Outcomes: ok, would_block, timed_out, interrupted, finished, peer_gone, broken. `since`
+  // as for a writer.
   Outcome read_some(std::span<std::byte> into, std::size_t& count, Deadline deadline,
                     std::optional<SignalCount> since = std::nullopt) {
     count = 0;
