@@ -283,6 +283,7 @@ void close_all_later(uid_t user, std::list<PrivateFd>&& fds, Charge held) {
 void close_later(uid_t user, PrivateFd&& fd, Charge held) noexcept {
   if (!fd.is_here()) return;  // a forked child starts no thread for what is not its own
   PrivateFd mine = std::move(fd);
+  if (!is_own(user)) mine.become_peers();
   try {
     std::list<PrivateFd> one;
     one.push_back(std::move(mine));

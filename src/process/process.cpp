@@ -6,6 +6,8 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -113,6 +115,10 @@ bool is_what_was_marked(int fd) noexcept {
   return fd >= kMostKnown || is_of(fd, inodes[fd].load(std::memory_order_relaxed));
 }
 
+bool is_known_as_peers(int fd) noexcept {
+  return fd < kMostKnown && inodes[fd].load(std::memory_order_relaxed) == 0;
+}
+
 // Sockets that are just being closed: their numbers are not marked any more, because somebody else
 // may get them at any time; the kernel's number of the socket tells which one a child has.
 struct Closing {
@@ -208,6 +214,33 @@ bool begin_next() noexcept {
   return true;
 }
 
+// Whether something lies in a unix socket that nobody has taken, which may bring descriptors.
+bool holds_packets(int fd) noexcept {
+  int domain = AF_UNSPEC;
+  socklen_t size = sizeof domain;
+  if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_UNIX)
+    return false;
+  char byte = 0;
+  iovec piece{.iov_base = &byte, .iov_len = sizeof byte};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  const long count = ::syscall(SYS_recvmsg, fd, &message, MSG_PEEK | MSG_DONTWAIT);
+  return count > 0 || (count == 0 && (message.msg_flags & MSG_CTRUNC) != 0);
+}
+
+// The last close of a socket that lingers, and each close of a file of FUSE, takes as long as the
+// peer likes that has sent it. Such files, and what may hold some, are left to the child's exec or
+// end; the parent has hung up on those that it closes.
+void leave_descriptor(int fd) noexcept {
+  if (is_known_as_peers(fd)) {
+    constexpr linger kNone{.l_onoff = 0, .l_linger = 0};
+    const bool socket = ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &kNone, sizeof kNone) == 0;
+    if ((!socket && errno == ENOTSOCK) || holds_packets(fd)) return;
+  }
+  ::close(fd);
+}
+
 void leave_parents_things() noexcept {
   const NoCancel guard;
   close_in_child();
@@ -215,7 +248,8 @@ void leave_parents_things() noexcept {
   for (int word = 0; word <= last; ++word) {
     std::uint64_t bits = marks[word].exchange(0, std::memory_order_relaxed);
     for (; bits != 0; bits &= bits - 1)
-      if (const int fd = word * 64 + __builtin_ctzll(bits); is_what_was_marked(fd)) ::close(fd);
+      if (const int fd = word * 64 + __builtin_ctzll(bits); is_what_was_marked(fd))
+        leave_descriptor(fd);
   }
   detail::hide_parents_memory();
   forking = 0;
@@ -291,6 +325,12 @@ PrivateFd::PrivateFd(UniqueFd fd, bool of_peer) noexcept
 PrivateFd::PrivateFd(UniqueFd fd) noexcept : PrivateFd(std::move(fd), false) {}
 PrivateFd PrivateFd::of_peer(UniqueFd fd) noexcept { return {std::move(fd), true}; }
 
+void PrivateFd::become_peers() noexcept {
+  if (!is_here() || !is_kept(fd_.get()) || fd_.get() >= kMostKnown) return;
+  inode_ = 0;
+  inodes[fd_.get()].store(0, std::memory_order_relaxed);
+}
+
 PrivateFd& PrivateFd::operator=(PrivateFd&& other) noexcept {
   if (this != &other) {
     reset();
@@ -338,9 +378,7 @@ bool is_marked(int fd) noexcept {
 
 bool is_kept(int fd) noexcept { return is_marked(fd) && is_what_was_marked(fd); }
 
-bool is_of_peer(int fd) noexcept {
-  return is_marked(fd) && fd < kMostKnown && inodes[fd].load(std::memory_order_relaxed) == 0;
-}
+bool is_of_peer(int fd) noexcept { return is_marked(fd) && is_known_as_peers(fd); }
 
 bool is_lost(int fd) noexcept { return fd >= 0 && fd < kMostMarked && !is_kept(fd); }
 

@@ -70,6 +70,8 @@ class PrivateFd {
   // What a peer has sent, any file: which one is not asked, as its server may say now this and now
   // that, and it is closed in any case.
   static PrivateFd of_peer(UniqueFd fd) noexcept;
+  // From now on it is one: it holds what peers have sent and nobody takes any more.
+  void become_peers() noexcept;
   PrivateFd(PrivateFd&& other) noexcept = default;
   PrivateFd& operator=(PrivateFd&& other) noexcept;
   ~PrivateFd() { reset(); }

@@ -106,25 +106,28 @@ void send_lie(int socket, std::span<const int> descriptors, std::uint16_t claime
   ASSERT_EQ(::sendmsg(socket, &message, MSG_NOSIGNAL), static_cast<ssize_t>(sizeof header));
 }
 
-// As many as a packet may bring, and a socket last whose last close takes longer than any test: as
-// far as they find no room in a table, the kernel closes them where they are taken.
-class ManyThatLinger {
- public:
-  [[nodiscard]] std::span<const int> numbers() const noexcept { return numbers_; }
-
- private:
-  UniqueFd lingers_ = lingering(300);
-  std::vector<int> numbers_ = [this] {
+// Calls `body` in a child, with as many descriptors as a packet may bring. The last is a socket of
+// the child alone, whose last close takes longer than any test: as far as they find no room in a
+// table, the kernel closes them where they are taken.
+template <class Body>
+void in_child_with_many(Body body) {
+  const auto [go, wait] = socket_pair();
+  UniqueFd lingers = lingering(300);
+  Child child([&, &wait = wait] {
+    char byte = 0;
+    ASSERT_EQ(::read(wait.get(), &byte, sizeof byte), 1);
     std::vector<int> all(kPacketDescriptors - 1, STDERR_FILENO);
-    all.push_back(lingers_.get());
-    return all;
-  }();
-};
+    all.push_back(lingers.get());
+    body(all, lingers);
+  });
+  lingers.reset();
+  ASSERT_EQ(::write(go.get(), "", 1), 1);
+  EXPECT_EQ(child.join(), 0);
+}
 
-void expect_served_and_able_to_fork(int port) {
+void expect_served(int port) {
   Client client(port);
   EXPECT_EQ(ask(client, "still"), "still");
-  in_child([] {});
 }
 
 TEST_F(DescriptorsOfStrangers, ThatOpenNothingStayOutOfTheTable) {
@@ -154,47 +157,46 @@ TEST_F(DescriptorsOfStrangers, ThatOpenNothingStayOutOfTheTable) {
   })) << "all is thrown away in the end";
 }
 
-// The reactor, which lets everybody in, is not there when they are closed.
-TEST_F(DescriptorsOfStrangers, ThatFindNoRoomAreNotWaitedForByTheReactor) {
-  const rlimit small{.rlim_cur = 256, .rlim_max = kTable};
-  for (const std::uint16_t claimed : {std::uint16_t{2}, std::uint16_t{250}}) {
+// The reactor, which lets everybody in, is not there when they are closed; nor do forks wait.
+struct HeldUpByStrangers : DescriptorsOfStrangers {
+  void expect_none(std::uint16_t claimed) const {
     Server server;
     const auto endpoint = server.port.open_endpoint({}, {});
     const UniqueFd for_all = endpoint->branch();
-    const uid_t liar = kAnother + claimed;
-    UniqueFd way_in = endpoint->branch({}, nullptr, {}, liar);
-    in_child([&, socket = way_in.get()] {
-      const rlimit usual{.rlim_cur = kTable, .rlim_max = kTable};
-      ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
-      const ManyThatLinger many;
-      ASSERT_TRUE(become(liar));
-      for (int i = 0; i < 3; ++i) send_lie(socket, many.numbers(), claimed, kPurposeSession);
+    UniqueFd way_in = endpoint->branch({}, nullptr, {}, kAnother);
+    in_child_with_many([&, socket = way_in.get()](std::span<const int> many, UniqueFd&) {
+      ASSERT_TRUE(become(kAnother));
+      for (int i = 0; i < 3; ++i) send_lie(socket, many, claimed, kPurposeSession);
     });
     way_in.reset();  // that it has gone is no reason to look without end
+    const rlimit small{.rlim_cur = 256, .rlim_max = kTable};
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
-    expect_served_and_able_to_fork(for_all.get());
+    expect_served(for_all.get());
     EXPECT_TRUE(eventually([&] { return endpoint->unsolicited().descriptors >= claimed; }));
-    expect_served_and_able_to_fork(for_all.get());
+    expect_served(for_all.get());
+    in_child([] {});
   }
-}
+};
+TEST_F(HeldUpByStrangers, IsNoReactorByWhatTheySayThatTheySend) { expect_none(kPacketDescriptors); }
+TEST_F(HeldUpByStrangers, IsNoReactorByMoreThanTheySay) { expect_none(2); }
 
 // Neither is the only thread that serves.
 TEST_F(DescriptorsOfStrangers, ThatFindNoRoomAreNotWaitedForByWhoServes) {
   rlimit small{.rlim_cur = 128, .rlim_max = kTable};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
   Server server(farcall::test::echo, 1);
-  Child liar([this, port = server.port.descriptor()] {
-    const ManyThatLinger many;
-    ASSERT_TRUE(become(kAnother));
-    RawSession session(port);
-    ASSERT_TRUE(session.welcome());
-    send_lie(session.socket.get(), many.numbers(), 1, kPurposeData);
-    session.give(Kind::request, 1, 0, kDescriptors);
-    pollfd end{.fd = session.socket.get(), .events = POLLRDHUP, .revents = 0};
-    EXPECT_EQ(::poll(&end, 1, static_cast<int>(kPatience.count())), 1) << "it goes on";
-  });
-  EXPECT_EQ(liar.join(), 0);
-  expect_served_and_able_to_fork(server.port.descriptor());
+  in_child_with_many(
+      [&, port = server.port.descriptor()](std::span<const int> many, UniqueFd& lingers) {
+        ASSERT_TRUE(become(kAnother));
+        RawSession session(port);
+        ASSERT_TRUE(session.welcome());
+        send_lie(session.socket.get(), many, 1, kPurposeData);
+        lingers.reset();
+        session.give(Kind::request, 1, 0, kDescriptors);
+        pollfd end{.fd = session.socket.get(), .events = POLLRDHUP, .revents = 0};
+        EXPECT_EQ(::poll(&end, 1, static_cast<int>(kPatience.count())), 1) << "it goes on";
+      });
+  expect_served(server.port.descriptor());
 }
 
 TEST_F(DescriptorsOfStrangers, ThatAreFewAreAllTakenByASmallTable) {

@@ -383,6 +383,36 @@ TEST(Background, AFileThatIsLongInClosingEndsNoClosingOfSockets) {
   });
 }
 
+// It waits to be closed in the parent; a child is not held up by it.
+TEST(Background, AForkedChildDoesNotWaitForWhatIsLongInClosing) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  if (!is_root()) GTEST_SKIP() << "needs root, to mount";
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("file");
+  in_child([&] {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        farcall::test::serve_file(path, FUSE_FLUSH) != 0)
+      return;  // no file systems of users here
+    UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    ASSERT_TRUE(file) << std::strerror(errno);
+    UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int number = socket.get();
+    const HeldUp held(1);
+    process::close_later(1, std::move(file));
+    process::close_later(1, std::move(socket));
+    const auto [here, there] = socket_pair();
+    Child child([&, &there = there] {
+      EXPECT_EQ(::fcntl(number, F_GETFD), -1) << "what is quick is closed";
+      EXPECT_EQ(::write(there.get(), "", 1), 1);
+    });
+    pollfd goes_on{.fd = here.get(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&goes_on, 1, static_cast<int>(kPatience.count())), 1);
+    ::umount2(path.c_str(), MNT_FORCE);  // ends what its server has not answered
+    EXPECT_EQ(child.join(), 0);
+  });
+}
+
 // Who takes them on may have as many descriptors as this process, and tells where that is too few.
 TEST(Background, SocketsThatHaveNoRoomElsewhereStayHere) {
   rlimit before{};
