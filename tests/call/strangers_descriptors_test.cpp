@@ -199,6 +199,44 @@ TEST_F(DescriptorsOfStrangers, ThatFindNoRoomAreNotWaitedForByWhoServes) {
   expect_served(server.port.descriptor());
 }
 
+// It is told, and comes again when there is room.
+TEST_F(DescriptorsOfStrangers, WhoseTableIsFullRefusesThem) {
+  Server server;
+  const auto [go, wait] = socket_pair();
+  Child client([&, &wait = wait, port = server.port.descriptor()] {
+    ASSERT_TRUE(become(kAnother));
+    Client asking(port);
+    EXPECT_EQ(ask(asking, "x"), "x");
+    const std::array one{STDERR_FILENO};
+    CallArguments arguments;
+    arguments.descriptors = one;
+    const auto call = [&] {
+      return error_of([&] {
+        CallResults results;
+        EXPECT_EQ(asking.call(arguments, results, Deadline::after(kPatience)), Outcome::ok);
+      });
+    };
+    EXPECT_EQ(::write(wait.get(), "", 1), 1);
+    char byte = 0;
+    EXPECT_EQ(::read(wait.get(), &byte, 1), 1);
+    EXPECT_EQ(call(), EMFILE);
+    EXPECT_EQ(ask(asking, "without"), "without");
+    EXPECT_EQ(::write(wait.get(), "", 1), 1);
+    EXPECT_EQ(::read(wait.get(), &byte, 1), 1);
+    EXPECT_TRUE(eventually([&] { return call() == 0; }));
+  });
+  char byte = 0;
+  EXPECT_EQ(::read(go.get(), &byte, 1), 1);
+  {
+    std::vector<UniqueFd> taken;
+    for (int fd; (fd = ::fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0;) taken.emplace_back(fd);
+    EXPECT_EQ(::write(go.get(), "", 1), 1);
+    EXPECT_EQ(::read(go.get(), &byte, 1), 1);
+  }
+  EXPECT_EQ(::write(go.get(), "", 1), 1);
+  EXPECT_EQ(client.join(), 0);
+}
+
 TEST_F(DescriptorsOfStrangers, ThatAreFewAreAllTakenByASmallTable) {
   rlimit small{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &small), 0);
