@@ -63,9 +63,9 @@ class BridgeSecurity : public testing::Test {
   void expect_service(const Options& security) {
     const Service service(scratch_.file("door"), "");
     Options options = security;
-    options.insert(options.end(),
-                   {"--death-bound", "8", "--export", "door:" + scratch_.file("door") + "=d.v1",
-                    "--import", "d.v1=door:" + scratch_.file("rdoor")});
+    options.insert(options.end(), {"--death-bound", kSlow > 1 ? "40" : "8", "--export",
+                                   "door:" + scratch_.file("door") + "=d.v1", "--import",
+                                   "d.v1=door:" + scratch_.file("rdoor")});
     const auto bridge = start_bridge(scratch_, own("serves"), options);
     EXPECT_TRUE(comes_true([&] { return call_door(scratch_.file("rdoor"), "x") == "x"; }))
         << bridge->said();
