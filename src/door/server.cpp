@@ -20,9 +20,10 @@ extern "C" {
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 void __pthread_register_cancel(__pthread_unwind_buf_t*);
 void __pthread_unregister_cancel(__pthread_unwind_buf_t*);
-// longjmp(3), but never the one of _FORTIFY_SOURCE, which ends a process that comes from another
-// stack, such as a coroutine's.
-[[noreturn]] void farcall_door_jump(__jmp_buf_tag*, int) noexcept __asm__("_longjmp");
+// longjmp(3), by the name that ThreadSanitizer knows, or its record of each thread's calls would
+// grow; but never the one of _FORTIFY_SOURCE, which ends a process that comes from another stack,
+// such as a coroutine's.
+[[noreturn]] void farcall_door_jump(__jmp_buf_tag*, int) noexcept __asm__("longjmp");
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 }
 
