@@ -5,6 +5,7 @@
 # with no more than what pkg-config says, by gcc, and by clang where it is installed; and by CMake.
 # Usage: doors.sh BUILD_DIR
 set -euo pipefail
+# shellcheck source=tests/consumer/compilers.sh
 . "$(dirname "$0")/compilers.sh"
 build_dir=$1
 sources=$(dirname "$(realpath "$0")")/doors

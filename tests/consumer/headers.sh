@@ -5,6 +5,7 @@
 # clang where it is installed.
 # Usage: headers.sh
 set -euo pipefail
+# shellcheck source=tests/consumer/compilers.sh
 . "$(dirname "$0")/compilers.sh"
 include=$(realpath "$(dirname "$0")/../../include")
 strict=(-pedantic -Wall -Wextra -Werror -fsyntax-only)

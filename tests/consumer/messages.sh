@@ -6,6 +6,7 @@
 # with Thrift where the build has its transports.
 # Usage: messages.sh BUILD_DIR
 set -euo pipefail
+# shellcheck source=tests/consumer/compilers.sh
 . "$(dirname "$0")/compilers.sh"
 build_dir=$1
 sources=$(dirname "$(realpath "$0")")/messages
