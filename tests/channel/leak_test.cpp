@@ -89,7 +89,8 @@ TEST_P(Leak, TenThousandChannelsLeaveNothingInTheProcess) {
   for (int i = 0; i < kCycles; ++i) cycle(mechanism(), i);
   const Holdings after = holdings();
   EXPECT_EQ(after.descriptors, before.descriptors);
-  EXPECT_LE(after.mappings, before.mappings + kCycles / 100);  // allocators keep a few
+  // Allocators keep a few, a sanitizer's some more. What leaks would do so in each turn of a kind.
+  EXPECT_LE(after.mappings, before.mappings + kCycles / (kSanitized ? 20 : 100));
   EXPECT_LE(after.heap_bytes, before.heap_bytes + kCycles);
 }
 
