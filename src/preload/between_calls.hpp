@@ -34,7 +34,8 @@ inline bool may_share_ring(const Side& side) noexcept {
   return !side.receiver.busy() && !side.receiver.gone_for_ever() &&
          // The sender must be there to make use of it.
          side.in().control->sender_processor.load(std::memory_order_relaxed) != 0 &&
-         !(side.other_holders_unknown && local_references(side) > 1);
+         !(side.other_holders_unknown && local_references(side) > 1) &&
+         !registered_elsewhere(side);
 }
 
 inline bool may_stay_unwatched(Side& side, int fd, bool waits) noexcept {

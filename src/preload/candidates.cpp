@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "preload/diag.hpp"
+#include "preload/epoll/epoll.hpp"
 #include "preload/listeners.hpp"
 #include "preload/observed.hpp"
 #include "preload/opened.hpp"
@@ -71,6 +72,7 @@ void note_candidate(int fd, Kind kind, bool connector, Counters* counters, const
   side->next_try.store(begins_after(connector ? kConnectorBegins : kAcceptorBegins),
                        std::memory_order_relaxed);
   adopt(fd, *side);
+  if (is_registered(fd)) note_registered(*side);
   // Copied meanwhile by another thread, which did not find the side.
   if (connector && !is_opened_alone(fd)) end_candidacy(fd, *side, Reason::shared);
 }

@@ -80,9 +80,10 @@ struct Side {
   // What the kernel has said, once, to a call that returned bytes or was the library's own: the
   // next call of the program tells it.
   std::atomic<int> error_kept;
-  std::atomic<bool> stay_watched;   // waited for in ways that only the kernel serves
-  std::atomic<bool> polled;         // waited for with poll or select
-  std::atomic<std::uint32_t> room;  // SO_SNDBUF, once accelerated; of packets
+  std::atomic<bool> stay_watched;    // waited for in ways that only the kernel serves
+  std::atomic<bool> polled;          // waited for with poll or select
+  std::atomic<pid_t> registered_by;  // in an epoll set; 0: nobody, kSeveral: more than one process
+  std::atomic<std::uint32_t> room;   // SO_SNDBUF, once accelerated; of packets
   Kind kind;
   bool connector;
   bool other_holders_unknown;  // handed back: others may hold it that the library does not see
@@ -94,6 +95,8 @@ struct Side {
   pid_t peer_pid;                     // who agreed to share memory; 0 if that is not known
   std::atomic<std::int64_t> left_at;  // when a process last ended with it
   std::uint32_t next_free;
+
+  static constexpr pid_t kSeveral = -1;
 
   // What lies in the rings, and what the kernel counts, are messages: packet.hpp.
   [[nodiscard]] bool has_messages() const noexcept { return kind == Kind::unix_packets; }
@@ -192,6 +195,12 @@ Side* side_at(std::uint32_t index) noexcept;
 
 // How many descriptors of this process refer to it.
 unsigned local_references(const Side& side) noexcept;
+
+// A descriptor of this process that refers to it is in an epoll set.
+void note_registered(Side& side) noexcept;
+// Whether somebody may wait for it in an epoll set who would not be told of what a call leaves in
+// memory: sets belong to one process, and know of one descriptor each.
+bool registered_elsewhere(const Side& side) noexcept;
 
 int highest_descriptor() noexcept;
 

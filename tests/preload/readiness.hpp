@@ -62,9 +62,8 @@ class FarPeer {
       char command;
       while (kernel(SYS_read, to_child[0], &command, 1) == 1) {
         if (command == 's') (void)::send(fd, "x", 1, MSG_NOSIGNAL);
-        if (command == 't' && !over_packets()) (void)::send(fd, "xx", 2, MSG_NOSIGNAL);
-        for (int i = 0; command == 't' && over_packets() && i < 2; ++i)
-          (void)::send(fd, "x", 1, MSG_NOSIGNAL);
+        if (command == 'a') answer(fd);
+        if (command == 't' || command == 'a') send_two(fd);
         if (command == 'd') drain(fd);
         if (command == 'r') (void)::recv(fd, &command, 1, 0);
         kernel(SYS_write, from_child[1], &command, 1);
@@ -99,8 +98,8 @@ class FarPeer {
     char byte = 0;
     EXPECT_EQ(::recv(server.get(), &byte, 1, 0), 1);
   }
-  // What the peer is to do: send a byte ('s') or two ('t'), receive one ('r') or all that has come
-  // ('d').
+  // What the peer is to do: send a byte ('s') or two ('t'), the same after it has answered
+  // kAnswers bytes ('a'), receive one ('r') or all that has come ('d').
   void begin(char what) const { EXPECT_EQ(kernel(SYS_write, command_.get(), &what, 1), 1); }
   void await_done() const {
     char done;
@@ -110,9 +109,19 @@ class FarPeer {
     begin(what);
     await_done();
   }
+  static constexpr int kAnswers = 300;
   UniqueFd server;
 
  private:
+  static void send_two(int fd) {
+    if (!over_packets()) return (void)::send(fd, "xx", 2, MSG_NOSIGNAL);
+    for (int i = 0; i < 2; ++i) (void)::send(fd, "x", 1, MSG_NOSIGNAL);
+  }
+  static void answer(int fd) {
+    char byte;
+    for (int i = 0; i < kAnswers && ::recv(fd, &byte, 1, 0) == 1; ++i)
+      if (i != kAnswers - 1) (void)::send(fd, "x", 1, MSG_NOSIGNAL);
+  }
   static void drain(int fd) {
     char bytes[4096];
     while (::recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {

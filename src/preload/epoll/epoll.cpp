@@ -169,6 +169,7 @@ void registered(int set_fd, int operation, int fd, const epoll_event& event) noe
     if (entry.hot && set->sleepers.load(std::memory_order_relaxed) == 0) return;
   }
   if (!is_ours(fd)) return;
+  if (Side* const side = find_side(fd)) note_registered(*side);
   if (operation == EPOLL_CTL_ADD && several_refer_to(fd)) leave_socket_to_kernel(fd);
   if ((event.events & kInput) == 0 || !settle(fd)) return;
   // The kernel does not know that there is something to read.
