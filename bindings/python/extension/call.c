@@ -300,8 +300,6 @@ static PyObject* client_closed(PyObject* self, void* unused) {
   return PyBool_FromLong(is_closed(&as_client(self)->life));
 }
 
-#define FAST(function) ((PyCFunction)(void (*)(void))(function)), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef client_methods[] = {
     {"call", FAST(client_call),
      "call(data, timeout=None) -> bytes: sends a bytes-like object and waits for the reply."},

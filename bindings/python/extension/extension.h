@@ -5,8 +5,10 @@
  * An object of the module stands for one handle of the C interface. Python's threads may use it as
  * they like, with or without a GIL; the C interface wants one thread at a time per direction. So:
  *
- *   life      how many are inside, and whether it has been closed: the last one out frees the
- * handle receiver  one direction sender    the other
+ *   life       how many are inside, and whether it has been closed: the last one out frees the
+ *              handle
+ *   receiver   one direction
+ *   sender     the other
  *
  * A use is: enter (counted; refused once closed, and in a forked child), lock, call, unlock, leave.
  */
@@ -23,6 +25,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#define FAST(function) ((PyCFunction)(void (*)(void))(function)), METH_FASTCALL | METH_KEYWORDS
 
 /* From here on a copy is worth letting other threads run. */
 enum { kLongCopy = 64 * 1024 };
@@ -187,6 +191,79 @@ PyObject* send_in_turn(struct sender* sender, PyObject* bytes);
 PyObject* end_sending_turn(struct sender* sender);
 PyObject* begin_send_poll(struct sender* sender);
 PyObject* end_send_poll(struct sender* sender);
+
+/* ---- end.c ---- */
+
+/* An end of a stream of messages, a pipe's or a broadcast's, which has but one of the directions.
+ */
+struct end {
+  PyObject_HEAD struct life life;
+  struct receiver receiver;
+  struct sender sender;
+  int wait;
+  atomic_bool passed; /* its descriptors have been given to another process */
+};
+static inline struct end* as_end(PyObject* self) { return (struct end*)self; }
+
+extern const char* const wait_names[];
+/* Whether `object` is a subclass of `base`, which is what a constructor makes; or an exception. */
+bool take_base(PyObject* object, PyTypeObject* base, PyTypeObject** type);
+/* An object of `type` that owns the handle, but has no direction yet; where it fails the handle has
+ * been freed. */
+struct end* make_end(PyTypeObject* type, void* handle, void (*free)(void* handle), int wait);
+void end_free(PyObject* self);
+/* Opens by name, while Python's handlers of signals run. 0 or kRaised; timeout -2: there is an
+ * exception already. */
+typedef int opening(const char* name, const void* options, int64_t timeout, void** handle);
+int open_named(opening* open, PyObject* name, const void* options, int64_t timeout, void** handle);
+/* Refuses an end whose descriptors somebody else has adopted. */
+bool is_here(struct end* end);
+
+typedef PyObject* with_keywords(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                                PyObject* keywords);
+typedef PyObject* with_one(PyObject* self, PyObject* argument);
+with_keywords method_send, method_recv, method_recv_into, method_poll;
+with_one method_try_send, method_send_in_turn, method_end_send_turn, method_send_poll_begin,
+    method_send_poll_end, method_send_fileno, method_try_recv, method_recv_in_turn,
+    method_end_recv_turn, method_poll_begin, method_poll_end, method_fileno, method_close;
+PyObject* method_closed(PyObject* self, void* unused);
+
+/* Of what sends and of what receives: but send() and close(), which each documents itself. */
+#define SENDING_METHODS                                                                            \
+  {"try_send", method_try_send, METH_O, "Sends without waiting; returns whether there was room."}, \
+      {"send_poll_begin", method_send_poll_begin, METH_NOARGS,                                     \
+       "Before send_fileno() is polled: whether to wait at all for room for what was refused. If " \
+       "so, call send_poll_end() before anything is sent."},                                       \
+      {"send_poll_end", method_send_poll_end, METH_NOARGS,                                         \
+       "After send_fileno() has been polled."},                                                    \
+      {"send_fileno", method_send_fileno, METH_NOARGS,                                             \
+       "The descriptor that becomes readable, after send_poll_begin(), when there may be room."},  \
+      {"_send_in_turn", method_send_in_turn, METH_O,                                               \
+       "As try_send(), but False also where others are to have their turn."},                      \
+  {                                                                                                \
+    "_end_send_turn", method_end_send_turn, METH_NOARGS, "Whether it was False for that reason."   \
+  }
+#define RECEIVING_METHODS                                                                          \
+  {"recv", FAST(method_recv), "recv(timeout=None) -> bytes: receives one message."},               \
+      {"try_recv", method_try_recv, METH_NOARGS,                                                   \
+       "Receives without waiting; None if there is nothing yet."},                                 \
+      {"recv_into", FAST(method_recv_into),                                                        \
+       "recv_into(buffer, timeout=None) -> int: receives one message into writable memory; "       \
+       "returns its size."},                                                                       \
+      {"poll_begin", method_poll_begin, METH_NOARGS,                                               \
+       "Before fileno() is polled: whether to wait at all. If so, call poll_end() before "         \
+       "anything is received."},                                                                   \
+      {"poll_end", method_poll_end, METH_NOARGS, "After fileno() has been polled."},               \
+      {"fileno", method_fileno, METH_NOARGS,                                                       \
+       "The descriptor that becomes readable, after poll_begin(), when there may be something to " \
+       "receive."},                                                                                \
+      {"_recv_in_turn", method_recv_in_turn, METH_NOARGS,                                          \
+       "As try_recv(), but None also where others are to have their turn."},                       \
+  {                                                                                                \
+    "_end_recv_turn", method_end_recv_turn, METH_NOARGS, "Whether there was None for that reason." \
+  }
+#define CLOSED_ATTRIBUTE \
+  { "closed", method_closed, NULL, "Whether close() has been called.", NULL }
 
 /* ---- async_call.c ---- */
 

@@ -183,8 +183,6 @@ static PyObject* item_queue_close(PyObject* self, PyObject* unused) {
   Py_RETURN_NONE;
 }
 
-#define FAST(function) ((PyCFunction)(void (*)(void))(function)), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
     {"reserve", item_queue_reserve, METH_O,
      "reserve(timeout) -> bool: promises one item a place; False where there is none in time."},
