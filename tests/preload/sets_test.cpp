@@ -24,6 +24,7 @@
 #include "children.hpp"
 #include "connected.hpp"
 #include "farcall/memory.hpp"
+#include "harness/ancillary_message.hpp"
 #include "readiness.hpp"
 #include "stream_pair.hpp"
 
@@ -385,7 +386,7 @@ TEST(SharedSet, ServesWhoeverItIsPassedTo) {
   // Forked before there is anything: it knows of the set what the kernel knows.
   const pid_t child = in_child([&] {
     char byte = 0;
-    const UniqueFd passed = DescriptorMessage().receive(there.get());
+    const UniqueFd passed(test::receive_descriptor(there.get()));
     const int set = passed.get();
     for (int i = 0; i < 5; ++i) {
       EXPECT_EQ(wait(set), EPOLLIN);
@@ -398,7 +399,7 @@ TEST(SharedSet, ServesWhoeverItIsPassedTo) {
   add(set.get(), pair.server.get());
   exchange(pair, set.get());
   char byte = 0;
-  DescriptorMessage().send(here.get(), set.get());
+  ASSERT_TRUE(test::send_descriptor(here.get(), set.get()));
   for (int i = 0; i < 5; ++i) {
     pair.put();
     EXPECT_EQ(::recv(here.get(), &byte, 1, 0), 1);

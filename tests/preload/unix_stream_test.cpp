@@ -22,12 +22,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "farcall/memory.hpp"
+#include "harness/ancillary_message.hpp"
 #include "harness/scratch.hpp"
 #include "stream_pair.hpp"
 #include "unix_message.hpp"
@@ -82,19 +84,10 @@ TEST(UnixStream, TellsHowMuchIsLeft) {
   const bool known = ::setsockopt(pair.server.get(), SOL_SOCKET, kInQueue, &on, sizeof on) == 0;
   pair.put("some text");
   char bytes[4];
-  iovec part{.iov_base = bytes, .iov_len = sizeof bytes};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  EXPECT_EQ(::recvmsg(pair.server.get(), &message, 0), 4);
-  const cmsghdr* const head = CMSG_FIRSTHDR(&message);
-  ASSERT_EQ(head != nullptr, known);
-  int left = 5;
-  if (head != nullptr) std::memcpy(&left, CMSG_DATA(head), sizeof left);
-  EXPECT_EQ(left, 5);
+  test::AncillaryMessage message(bytes, sizeof bytes, CMSG_SPACE(sizeof(int)));
+  EXPECT_EQ(message.receive(pair.server.get()), 4);
+  ASSERT_EQ(message.first() != nullptr, known);
+  EXPECT_EQ(message.find<int>(SOL_SOCKET, kInQueue), known ? std::optional(5) : std::nullopt);
   EXPECT_EQ(receive(pair.server.get()), " text");
 }
 

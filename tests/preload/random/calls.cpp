@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdarg>
 #include <cstdint>
@@ -36,6 +37,7 @@
 #include <string_view>
 #include <vector>
 
+#include "harness/ancillary_message.hpp"
 #include "program.hpp"
 
 namespace farcall::preload::test {
@@ -325,21 +327,10 @@ void take_urgent(const Side& end) {
 
 void pass_descriptor(Side& end) {
   if (is_tcp || end.sent > kMostUnread) return;
-  char byte = static_cast<char>('a' + end.next++ % 26);
-  iovec part{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(int));
-  const int output = STDOUT_FILENO;
-  std::memcpy(CMSG_DATA(head), &output, sizeof output);
-  const long sent = ::sendmsg(end.fd, &message, MSG_NOSIGNAL);
+  const char byte = static_cast<char>('a' + end.next++ % 26);
+  const long sent = farcall::test::AncillaryMessage(&byte, sizeof byte)
+                        .add(std::array{STDOUT_FILENO})
+                        .send(end.fd, MSG_NOSIGNAL);
   if (sent > 0) ++end.sent;
   say_result(end, "pass", sent);
 }
