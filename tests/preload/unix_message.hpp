@@ -72,4 +72,12 @@ inline Got receive_all(int socket, std::size_t size = 4096, int flags = 0, std::
   return got;
 }
 
+// The same of a stream, whose end is told as such.
+inline Got receive_with(int socket, std::size_t size = 4096, int flags = 0,
+                        std::size_t room = 512) {
+  Got got = receive_all(socket, size, flags, room);
+  if (got.result == 0) got.text = "(end)";
+  return got;
+}
+
 }  // namespace farcall::preload
