@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <regex>
 #include <thread>
 
 #include "bridge/raw.hpp"

@@ -5,12 +5,9 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include <regex>
 #include <thread>
 
 #include "bridge/meaning.hpp"
-#include "bridge/raw.hpp"
-#include "farcall/doors.h"
 #include "farcall/message.h"
 
 namespace farcall::test {

@@ -7,7 +7,6 @@
 #include <sys/syscall.h>
 
 #include "door/unref.hpp"
-#include "harness/sandbox.hpp"
 
 namespace farcall::door::test {
 namespace {

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <future>
 
-#include "harness/lingering.hpp"
 #include "message/channel.hpp"
 
 namespace farcall::message::test {

@@ -28,7 +28,6 @@
 #include "children.hpp"
 #include "contract.hpp"
 #include "farcall/memory.hpp"
-#include "harness/ancillary_message.hpp"
 #include "harness/descriptors.hpp"
 #include "preload/real.hpp"
 

@@ -16,7 +16,6 @@
 #include "contract.hpp"
 #include "farcall/memory.hpp"
 #include "harness/ancillary_message.hpp"
-#include "harness/descriptors.hpp"
 #include "preload/real.hpp"
 
 namespace farcall::preload {

@@ -12,12 +12,10 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 
 #include "tool/capture.hpp"
-#include "tool/capture/said.hpp"
 #include "tool/run_command.hpp"
 
 namespace farcall::test {
