@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tells of files and functions that are too long to be read at once: of src and of the kernel module."""
+"""Tells of files and functions that are too long to be read at once: of src, of the tests and of the
+kernel module."""
 import itertools
 import pathlib
 import re
@@ -50,14 +51,17 @@ def functions(text):
 
 
 def main():
-    source = [pathlib.Path("src").rglob(f"*.{end}") for end in ("cpp", "hpp")]
+    source = [pathlib.Path(folder).rglob(f"*.{end}") for folder in ("src", "tests") for end in ("cpp", "hpp")]
+    tests = [pathlib.Path("tests").rglob(f"*.{end}") for end in ("c", "py")]
     module = [pathlib.Path("kernel", folder).glob("*.[ch]") for folder in ("", "doors", "handles")]
     failed = 0
-    for file in sorted(itertools.chain(*source, *module)):
+    for file in sorted(itertools.chain(*source, *tests, *module)):
         text = file.read_text()
         if (lines := text.count("\n")) > FILE_LINES:
             print(f"{file}: {lines} lines, more than {FILE_LINES}")
             failed = 1
+        if file.suffix == ".py":
+            continue
         for head, first, last in functions(text):
             if last - first >= FUNCTION_LINES:
                 name = head.split("(")[0].split()[-1]

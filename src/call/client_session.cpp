@@ -130,7 +130,7 @@ std::unique_ptr<ClientSession> SessionRequest::await(int port, WaitMode mode, bo
   outcome = await_answer_or_death(answers_.get(), port, expected_, cancellable, deadline, since);
   if (outcome != Outcome::ok) return nullptr;
   const NoFork guard;
-  Packet packet = take_strangers_packet(answers_.get(), look_at_next(answers_.get(), false));
+  Packet packet = take_strangers_packet(answers_.get());
   packet.descriptors.sent_by(maker_.user);
   if (packet.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "open a session");
   const bool closed = packet.kind == Packet::Kind::closed;

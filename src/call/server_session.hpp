@@ -285,8 +285,7 @@ class ServerSession final : public SessionBase {
   }
   [[nodiscard]] uid_t owner() const noexcept override { return caller.uid; }
   [[nodiscard]] bool trusts_other() const noexcept override;
-  // The kernel, with which they stay, finds out what nobody can reach any more.
-  [[nodiscard]] bool keeps_early_descriptors() const noexcept override { return false; }
+  [[nodiscard]] bool is_client() const noexcept override { return false; }
 
   // Of the last request taken. Only the owner writes it; others look, and then claim.
   std::atomic<std::uint32_t> number_{0};

@@ -128,7 +128,7 @@ void SessionBase::take_packets(bool with_descriptors) noexcept {
     garbage_ = true;  // out of memory: what was sent is lost
   }
   // A client would be told of what it does not take for as long as it waits.
-  if (garbage_ && keeps_early_descriptors() && !has_overflow()) hang_up();
+  if (garbage_ && is_client() && !has_overflow()) hang_up();
 }
 
 Outcome SessionBase::next_descriptors(ReceivedFds& into) {
@@ -139,7 +139,7 @@ Outcome SessionBase::next_descriptors(ReceivedFds& into) {
   const bool overflow = has_overflow();
   if ((garbage_ && !overflow) || arrived_.empty() || !arrived_.front().complete)
     return Outcome::broken;
-  if (garbage_ && keeps_early_descriptors()) hang_up();
+  if (garbage_ && is_client()) hang_up();
   into = std::move(arrived_.front().descriptors);
   arrived_.pop_front();
   return overflow ? Outcome::too_big : Outcome::ok;

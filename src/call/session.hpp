@@ -256,20 +256,25 @@ class SessionBase {
   Outcome next_descriptors(ReceivedFds& into);
   // Who the other side is, for the accounts of what it sends.
   [[nodiscard]] virtual uid_t owner() const noexcept = 0;
-  // Whether it may be relied upon to leave the memory alone that both sides have.
-  [[nodiscard]] virtual bool trusts_other() const noexcept = 0;
   // Any other packet. False: it makes no sense.
   virtual bool other_packet(const Packet&) noexcept { return false; }
+  // Which of the two sides this is.
+  [[nodiscard]] virtual bool is_client() const noexcept = 0;
   // Whether descriptors are taken before the message that they belong to. Who does so can be made
-  // to hold the other side's end of a socket, and never learns that the other side has gone.
-  [[nodiscard]] virtual bool keeps_early_descriptors() const noexcept { return true; }
+  // to hold the other side's end of a socket, and never learns that the other side has gone. A
+  // server leaves them with the kernel, which finds out what nobody can reach any more.
+  [[nodiscard]] bool keeps_early_descriptors() const noexcept { return is_client(); }
   // Whether nothing has come beside what has been taken.
   [[nodiscard]] bool nothing_left() const noexcept { return arrived_.empty(); }
   [[nodiscard]] std::size_t arrived_descriptors() const noexcept;
   // Whether the next packet may be taken, which says that it brings so many descriptors.
   virtual bool may_take(std::size_t, process::InHand&) noexcept { return true; }
-  // Whether what comes may be long in closing.
+  // Two questions, since the ids of a server may change while a session lasts. Whether what comes
+  // may be long in closing is decided when the session begins, and accounts rest on it. Whether
+  // the other side may be relied upon to leave the memory alone that both have, a server asks the
+  // ids now, for each such memory; a client knows both from the beginning.
   [[nodiscard]] virtual bool is_strangers() const noexcept = 0;
+  [[nodiscard]] virtual bool trusts_other() const noexcept = 0;
   // Whether the socket tells who has sent a packet.
   [[nodiscard]] virtual bool tells_sender() const noexcept { return false; }
   // Whether more descriptors may be kept here than there are now.

@@ -253,7 +253,7 @@ void refuse(int answers, int error) noexcept {
 
 Packet take_visitors_packet(int socket, uid_t user) {
   if (process::is_own(user)) return take_packet(socket);
-  return take_strangers_packet(socket, look_at_next(socket, false));
+  return take_strangers_packet(socket);
 }
 
 // Who has connected to an attachment, until it has said what it wants.

@@ -31,7 +31,7 @@ constexpr auto kBacklogPatience = std::chrono::seconds(1);
 Packet await_answer(int socket, Deadline within = Deadline::never()) {
   const Deadline deadline = std::min(within, Deadline::after(kPatience));
   for (;;) {
-    Packet packet = take_strangers_packet(socket, look_at_next(socket, false));
+    Packet packet = take_strangers_packet(socket);
     if (packet.kind != Packet::Kind::nothing) return packet;
     const std::int64_t left = (deadline.at() - monotonic_ns() + 999'999) / 1'000'000;
     pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};

@@ -84,7 +84,7 @@ bool PulseSender::send(int branch, const PulsePacket& packet) {
   if (page_ && !add(branch, packet, ended)) return !ended;
   if (!socket_) {
     const process::NoFork guard;
-    Packet answer = take_strangers_packet(answers_.get(), look_at_next(answers_.get(), false));
+    Packet answer = take_strangers_packet(answers_.get());
     answer.descriptors.sent_by(maker_.user);
     if (answer.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "a socket for pulses");
     if (answer.kind != Packet::Kind::descriptors || answer.descriptors.size() != 1 ||

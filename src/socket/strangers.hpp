@@ -36,6 +36,10 @@ Next look_at_next(int packet_socket, bool tells_sender = true) noexcept;
 // nothing more can be taken until drop_next(). Throws SystemError.
 Packet take_strangers_packet(int packet_socket, const Next& next,
                              std::size_t most = kFewDescriptors);
+// Looks and takes, from a socket that tells no sender.
+inline Packet take_strangers_packet(int packet_socket) {
+  return take_strangers_packet(packet_socket, look_at_next(packet_socket, false));
+}
 // Takes a packet and closes what it brings. For threads that may wait for the sender.
 void drop_next(int packet_socket) noexcept;
 

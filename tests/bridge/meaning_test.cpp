@@ -2,107 +2,24 @@
 //
 // What a call means when it crosses machines: one test for each promise. Both bridges run here, on
 // paths and names of their own.
+#include "bridge/meaning.hpp"
+
 #include <door.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <regex>
 #include <thread>
 
-#include "bridge/harness.hpp"
 #include "bridge/raw.hpp"
 #include "farcall/doors.h"
 #include "farcall/message.h"
 
 namespace farcall::test {
 namespace {
-
-using Options = std::vector<std::string>;
-
-class BridgeMeaning : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = no_nats(); !reason.empty()) GTEST_SKIP() << reason;
-    nats_ = std::make_unique<Nats>(scratch_);
-  }
-  // The path and name of the service; those of the import have an r in front.
-  [[nodiscard]] std::string path(const std::string& name = "door") const {
-    return scratch_.file(name);
-  }
-  [[nodiscard]] static std::string channel(const std::string& name = "channel") {
-    return "bridge-test-" + name + "-" + std::to_string(::getpid());
-  }
-  Options with(const Options& more) const {
-    Options all{"--nats",     nats_->url(),      "--death-bound",
-                death_bound_, "--connect-bound", connect_bound_};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
-  void start_service() { service_ = std::make_unique<Service>(path(), channel()); }
-  void start_exporter() {
-    exporter_ = start_bridge(scratch_, channel("exporter"),
-                             with({"--export", "door:" + path() + "=d.v1", "--export",
-                                   "channel:" + channel() + "=c.v1"}));
-  }
-  void start_importer() {
-    importer_ = start_bridge(scratch_, channel("importer"),
-                             with({"--import", "d.v1=door:" + path("rdoor"), "--import",
-                                   "c.v1=channel:" + channel("r")}));
-  }
-  void start_all() {
-    start_service();
-    start_exporter();
-    start_importer();
-    ASSERT_TRUE(comes_true([this] { return call_door(path("rdoor"), "x") == "x"; }))
-        << importer_->said() << exporter_->said();
-  }
-  [[nodiscard]] std::string call(const std::string& request) const {
-    return call_door(path("rdoor"), request);
-  }
-  [[nodiscard]] static std::string send(const std::string& request, double timeout_s = 0) {
-    return send_to(channel("r"), request, timeout_s);
-  }
-  [[nodiscard]] Seen& seen() const { return service_->seen(); }
-  // One-way messages and pulses of its names, all together.
-  static int undelivered(const std::string& bridge) { return count(bridge, "undelivered"); }
-  static int count(const std::string& bridge, const std::string& what) {
-    const std::string text = bridge_status(bridge);
-    const std::regex counted("\"" + what + "\":(\\d+)");
-    int all = 0;
-    for (std::sregex_iterator at(text.begin(), text.end(), counted); at != std::sregex_iterator();
-         ++at)
-      all += std::stoi((*at)[1]);
-    return all;
-  }
-
-  // How many. Those on their way have a bound: what is too much at once is dropped, and by whom is
-  // not known everywhere.
-  int send_one_way_until(const std::atomic<bool>& stop, int connection) const {
-    constexpr int kOnTheirWay = 2000;
-    int sent = 0;
-    while (!stop) {
-      ::usleep(50);
-      if (sent - seen().one_way > kOnTheirWay) continue;
-      const std::string number = std::to_string(sent++);
-      EXPECT_EQ(::farcall_send_one_way(connection, number.data(), number.size()), 0);
-    }
-    return sent;
-  }
-
-  // In seconds: short only where it is waited for, as who gets no processor for so long is dead.
-  std::string death_bound_ = "10";
-  std::string connect_bound_ = "20";
-  ScratchDirectory scratch_;
-  std::unique_ptr<Nats> nats_;
-  std::unique_ptr<Service> service_;
-  std::unique_ptr<Program> exporter_;
-  std::unique_ptr<Program> importer_;
-};
 
 TEST_F(BridgeMeaning, DoorAndChannelAnswerAsIfTheirServerWereHere) {
   start_all();
@@ -294,110 +211,6 @@ TEST_F(BridgeMeaning, WhatIsLongerThanAllowedIsRefused) {
   EXPECT_EQ(send(more), "!EMSGSIZE");
   EXPECT_EQ(seen().calls, before) << "nothing of it was served";
   EXPECT_EQ(call("big " + std::to_string(more.size())), "!E2BIG") << "a reply";
-}
-
-TEST_F(BridgeMeaning, OneWayMessagesOfAThreadKeepTheirOrder) {
-  start_all();
-  const int connection = ::farcall_name_open(channel("r").c_str());
-  ASSERT_GT(connection, 0);
-  for (int i = 0; i < 500; ++i) {
-    const std::string number = std::to_string(i);
-    ASSERT_EQ(::farcall_send_one_way(connection, number.data(), number.size()), 0);
-  }
-  EXPECT_TRUE(comes_true([this] { return seen().one_way == 500; })) << seen().one_way;
-  EXPECT_EQ(seen().out_of_order, 0);
-  ::farcall_disconnect(connection);
-}
-
-TEST_F(BridgeMeaning, ALongOneWayMessageKeepsItsPlace) {
-  start_all();
-  const int connection = ::farcall_name_open(channel("r").c_str());
-  ASSERT_GT(connection, 0);
-  for (int i = 0; i < 6; ++i) {
-    std::string number = std::to_string(i);
-    if (i % 2 == 0) number.resize(std::size_t{3} << 20, ' ');
-    ASSERT_EQ(::farcall_send_one_way(connection, number.data(), number.size()), 0);
-  }
-  EXPECT_TRUE(comes_true([this] { return seen().one_way == 6; })) << seen().one_way;
-  EXPECT_EQ(seen().out_of_order, 0);
-  ::farcall_disconnect(connection);
-}
-
-TEST_F(BridgeMeaning, PulsesArriveAndThoseThatNobodyHearsAreCounted) {
-  start_all();
-  const int connection = ::farcall_name_open(channel("r").c_str());
-  ASSERT_GT(connection, 0);
-  ASSERT_EQ(::farcall_pulse(connection, 0, 5, 77), 0);
-  EXPECT_TRUE(comes_true([this] { return seen().pulses == 1; }));
-  EXPECT_EQ(seen().pulse_code, 5);
-  EXPECT_EQ(seen().pulse_value, 77);
-  exporter_ = nullptr;
-  ASSERT_EQ(::farcall_pulse(connection, 0, 5, 78), 0);
-  EXPECT_TRUE(comes_true([] {
-    return bridge_status(channel("importer")).find("\"undelivered\":1") != std::string::npos;
-  })) << bridge_status(channel("importer"));
-  ::farcall_disconnect(connection);
-}
-
-// Another machine looks whether it might serve the same name.
-TEST_F(BridgeMeaning, NoOneWayMessageIsLostUncounted) {
-  start_all();
-  const int connection = ::farcall_name_open(channel("r").c_str());
-  ASSERT_GT(connection, 0);
-  std::atomic<bool> stop{false};
-  int sent = 0;
-  std::thread client([&] { sent = send_one_way_until(stop, connection); });
-  for (int i = 0; i < 25; ++i) {
-    Options check{FARCALL_COMMAND, "bridge", "--check", "--export", "channel:nobody=c.v1"};
-    const Options more = with({});
-    check.insert(check.end(), more.begin(), more.end());
-    Program program(check, scratch_.file("check"));
-    EXPECT_EQ(program.wait(60s), 0) << program.said();
-  }
-  stop = true;
-  client.join();
-  ::farcall_disconnect(connection);
-  const std::string importer = channel("importer");
-  EXPECT_TRUE(comes_true([&] { return seen().one_way + undelivered(importer) == sent; }))
-      << seen().one_way << " of " << sent << bridge_status(importer);
-}
-
-TEST_F(BridgeMeaning, OneWayMessagesThatAreLostWithTheirServerAreCounted) {
-  start_all();
-  const int connection = ::farcall_name_open(channel("r").c_str());
-  ASSERT_GT(connection, 0);
-  ASSERT_EQ(::farcall_send_one_way(connection, "a", 1), 0);
-  ASSERT_TRUE(comes_true([this] { return seen().one_way == 1; }));
-  service_->kill(SIGSTOP);
-  const std::string exporter = channel("exporter");
-  ASSERT_EQ(::farcall_send_one_way(connection, "b", 1), 0);
-  ASSERT_TRUE(comes_true([&] { return count(exporter, "one_way") == 2; }));
-  ASSERT_EQ(::farcall_send_one_way(connection, "c", 1), 0);  // which waits for the other
-  service_->kill(SIGKILL);
-  EXPECT_TRUE(comes_true([&] {
-    return count(exporter, "uncertain") == 1 &&
-           undelivered(exporter) + undelivered(channel("importer")) == 1;
-  })) << bridge_status(exporter);
-  ::farcall_disconnect(connection);
-}
-
-// What comes while a bridge looks whether it may listen is served, where it can be.
-TEST_F(BridgeMeaning, AnotherExporterThatStartsLosesNoOneWayMessage) {
-  start_all();
-  const int connection = ::farcall_name_open(channel("r").c_str());
-  ASSERT_GT(connection, 0);
-  std::atomic<bool> stop{false};
-  int sent = 0;
-  std::thread client([&] { sent = send_one_way_until(stop, connection); });
-  std::vector<std::unique_ptr<Program>> others;
-  for (int i = 0; i < 12; ++i)
-    others.push_back(start_bridge(scratch_, channel("other" + std::to_string(i)),
-                                  with({"--export", "channel:" + channel() + "=c.v1"})));
-  stop = true;
-  client.join();
-  ::farcall_disconnect(connection);
-  EXPECT_TRUE(comes_true([&] { return seen().one_way == sent; }))
-      << seen().one_way << " of " << sent << bridge_status(channel("importer"));
 }
 
 TEST_F(BridgeMeaning, DescriptorsAreRefusedInBothDirections) {

@@ -15,6 +15,7 @@
 #include "broadcast/welcome.hpp"
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
+#include "harness/ancillary_message.hpp"
 #include "harness/child.hpp"
 #include "harness/killer.hpp"
 #include "harness/lingering.hpp"
@@ -44,22 +45,8 @@ void leave_what_lingers(int lifeline) {
 // What comes so is not read with the rest.
 void leave_what_lingers_out_of_band(int lifeline) {
   const UniqueFd slow = test::lingering(kLingering);
-  char byte = 0;
-  iovec part{.iov_base = &byte, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(int));
-  const int number = slow.get();
-  std::memcpy(CMSG_DATA(head), &number, sizeof number);
   // Older kernels, and some that are built without it, know no such bytes there.
-  (void)::sendmsg(lifeline, &message, MSG_OOB | MSG_NOSIGNAL);
+  (void)test::send_descriptor(lifeline, slow.get(), MSG_OOB | MSG_NOSIGNAL);
 }
 
 TEST(BroadcastHostile, WhatAReaderLeavesBehindHoldsUpNoWriter) {

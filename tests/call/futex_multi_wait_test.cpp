@@ -19,7 +19,6 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -29,6 +28,7 @@
 #include "call/port.hpp"
 #include "call/raw.hpp"
 #include "call/server.hpp"
+#include "call/watched.hpp"
 #include "harness/child.hpp"
 #include "harness/descriptors.hpp"
 #include "harness/forbidden_call.hpp"
@@ -40,68 +40,11 @@ using namespace std::chrono_literals;
 using call::FutexMultiWait;
 using call::test::RawSession;
 using test::ask;
+using test::asleep_in;
 using test::eventually;
 using test::open_descriptors;
 using test::Server;
-
-// The number of the system call in which a thread of this process sleeps, or -1.
-long asleep_in(pid_t thread) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/syscall");
-  long number = -1;
-  file >> number;
-  return file ? number : -1;
-}
-
-// A port with one thread whose name is known.
-class Watched {
- public:
-  explicit Watched(bool by_priority = false, bool restartable = true)
-      : port({.by_priority = by_priority}),
-        restartable_(restartable),
-        thread_([this] { serve(); }) {
-    // What came before the thread sleeps would be found in another way, and count as a loss.
-    EXPECT_TRUE(eventually([this] { return id_ != 0 && sleeps_on_epoll(); }));
-  }
-  ~Watched() {
-    port.close();
-    thread_.join();
-  }
-  Watched(const Watched&) = delete;
-  Watched& operator=(const Watched&) = delete;
-
-  [[nodiscard]] long asleep_in_call() const { return asleep_in(id_); }
-  [[nodiscard]] bool waits_for_all() const { return asleep_in(id_) == SYS_futex_waitv; }
-  [[nodiscard]] bool sleeps_on_epoll() const {
-    const long call = asleep_in(id_);
-    return call == SYS_epoll_pwait2 || call == SYS_epoll_pwait || call == SYS_ppoll;
-  }
-
-  void signal(int number) { ::pthread_kill(thread_.native_handle(), number); }
-
-  Port port;
-  std::atomic<int> notices{0};
-  std::atomic<int> interruptions{0};
-
- private:
-  void serve() {
-    id_ = ::gettid();
-    ServerThread thread(port);
-    thread.set_restartable(restartable_);
-    Incoming incoming;
-    for (;;) {
-      const Outcome outcome = thread.receive(incoming, Deadline::never());
-      if (outcome == Outcome::finished) return;
-      if (outcome == Outcome::interrupted) ++interruptions;
-      if (outcome != Outcome::ok) continue;
-      if (incoming.notice()) ++notices;
-      if (incoming.wants_reply()) thread.reply(incoming, incoming.data());
-    }
-  }
-
-  const bool restartable_;
-  std::atomic<pid_t> id_{0};
-  std::thread thread_;
-};
+using test::Watched;
 
 bool kernel_can() {
   return ::syscall(SYS_futex_waitv, nullptr, 0, 0, nullptr, CLOCK_MONOTONIC) == -1 &&

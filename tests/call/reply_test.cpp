@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kLong = std::size_t{4} << 20;
+constexpr std::size_t kLongReply = std::size_t{4} << 20;
 
 void reply_at_length(ServerThread& thread, Incoming& incoming) {
   const std::vector<std::byte> reply(static_cast<std::size_t>(incoming.word()), std::byte{1});
@@ -39,10 +39,10 @@ TEST(Reply, LongerThanItsClientTakesIsGivenNoMemory) {
   std::array<std::byte, 100> buffer;
   CallResults results;
   results.buffer = buffer;
-  results.most = kLong - 1;
-  EXPECT_EQ(client.call(asking_for(kLong), results, before_long()), Outcome::broken);
+  results.most = kLongReply - 1;
+  EXPECT_EQ(client.call(asking_for(kLongReply), results, before_long()), Outcome::broken);
   EXPECT_FALSE(results.large);
-  EXPECT_EQ(client.call(asking_for(kLong - 1), results, before_long()), Outcome::ok);
+  EXPECT_EQ(client.call(asking_for(kLongReply - 1), results, before_long()), Outcome::ok);
   EXPECT_TRUE(results.large);
 }
 
@@ -52,7 +52,7 @@ TEST(Reply, OfAStrangersServerIsGivenNoMoreMemoryThanAUserMayHave) {
   in_child([] {
     farcall_limits limits{};
     limits.size = sizeof limits;
-    limits.bytes_per_user = kLong - 1;
+    limits.bytes_per_user = kLongReply - 1;
     ASSERT_EQ(set_limits(&limits), 0);
     ASSERT_EQ(::seteuid(kNobody), 0);
     Server server(reply_at_length);
@@ -60,14 +60,14 @@ TEST(Reply, OfAStrangersServerIsGivenNoMoreMemoryThanAUserMayHave) {
     ASSERT_EQ(::seteuid(0), 0);
     Client client(port);
     CallResults results;
-    EXPECT_EQ(client.call(asking_for(kLong), results, before_long()), Outcome::too_big);
+    EXPECT_EQ(client.call(asking_for(kLongReply), results, before_long()), Outcome::too_big);
     EXPECT_FALSE(results.large);
-    EXPECT_EQ(client.call(asking_for(kLong - 1), results, before_long()), Outcome::ok);
+    EXPECT_EQ(client.call(asking_for(kLongReply - 1), results, before_long()), Outcome::ok);
     EXPECT_TRUE(results.large);
-    std::vector<std::byte> buffer(kLong);
+    std::vector<std::byte> buffer(kLongReply);
     results.buffer = buffer;
-    EXPECT_EQ(client.call(asking_for(kLong), results, before_long()), Outcome::ok);
-    EXPECT_EQ(results.data.size(), kLong);
+    EXPECT_EQ(client.call(asking_for(kLongReply), results, before_long()), Outcome::ok);
+    EXPECT_EQ(results.data.size(), kLongReply);
   });
 }
 
@@ -187,7 +187,7 @@ TEST(Reply, AtLengthIsGivenNoMemoryForWhoHasGone) {
     ASSERT_EQ(thread.receive(incoming, before_long()), Outcome::ok);
     session.socket.reset();
     ASSERT_TRUE(forbid_call(SYS_memfd_create, ENOMEM));
-    const std::vector<std::byte> reply(kLong);
+    const std::vector<std::byte> reply(kLongReply);
     EXPECT_EQ(thread.reply(incoming, reply), Outcome::peer_gone);
   }).join();
 }

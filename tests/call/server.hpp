@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "harness/error_of.hpp"
 
 namespace farcall::test {
+
+inline Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 
 using Handler = std::function<void(ServerThread&, Incoming&)>;
 

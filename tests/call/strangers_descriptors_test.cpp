@@ -15,11 +15,13 @@
 #include <cerrno>
 #include <cstring>
 #include <latch>
+#include <span>
 #include <thread>
 
 #include "call/raw.hpp"
 #include "call/server.hpp"
 #include "call/transfer.hpp"
+#include "harness/ancillary_message.hpp"
 #include "harness/lingering.hpp"
 #include "process/background.hpp"
 
@@ -90,20 +92,9 @@ void send_lie(int socket, std::span<const int> descriptors, std::uint16_t claime
     std::uint8_t more = 0;
     std::uint16_t claimed;
   } header{.purpose = purpose, .claimed = claimed};
-  iovec piece{.iov_base = const_cast<void*>(static_cast<const void*>(&header)),
-              .iov_len = sizeof header};
-  std::vector<char> control(CMSG_SPACE(descriptors.size_bytes()));
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* const item = CMSG_FIRSTHDR(&message);
-  item->cmsg_level = SOL_SOCKET;
-  item->cmsg_type = SCM_RIGHTS;
-  item->cmsg_len = CMSG_LEN(descriptors.size_bytes());
-  std::memcpy(CMSG_DATA(item), descriptors.data(), descriptors.size_bytes());
-  ASSERT_EQ(::sendmsg(socket, &message, MSG_NOSIGNAL), static_cast<ssize_t>(sizeof header));
+  ASSERT_EQ(farcall::test::send_with_descriptors(socket, std::as_bytes(std::span(&header, 1)),
+                                                 descriptors),
+            static_cast<ssize_t>(sizeof header));
 }
 
 // Calls `body` in a child, with as many descriptors as a packet may bring. The last is a socket of

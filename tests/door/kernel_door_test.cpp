@@ -23,6 +23,8 @@
 #include <thread>
 #include <vector>
 
+#include "harness/ancillary_message.hpp"
+
 namespace {
 
 // Answers with as many bytes as the first one of the request says thousands, or with the request.
@@ -52,38 +54,6 @@ namespace {
   }
 }
 
-void send(int socket, int fd) {
-  char byte = 0;
-  iovec piece{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)]{};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_len = CMSG_LEN(sizeof fd);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  ASSERT_EQ(::sendmsg(socket, &message, 0), 1);
-}
-
-int receive(int socket) {
-  char byte = 0;
-  iovec piece{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))]{};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  int fd = -1;
-  if (::recvmsg(socket, &message, 0) == 1 && CMSG_FIRSTHDR(&message) != nullptr)
-    std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-  return fd;
-}
-
 class KernelDoor : public testing::Test {
  protected:
   void SetUp() override {
@@ -96,11 +66,11 @@ class KernelDoor : public testing::Test {
       stplr_door_create create{.procedure = 11, .cookie = 12, .attributes = 0, .reserved = 0};
       const int device = ::open("/dev/door", O_RDWR | O_CLOEXEC);
       const int pool = ::ioctl(device, STPLR_POOL_CREATE, &make);
-      send(pair[0], ::ioctl(pool, STPLR_DOOR_CREATE, &create));
+      farcall::test::send_descriptor(pair[0], ::ioctl(pool, STPLR_DOOR_CREATE, &create));
       serve(pool);
     }
     ::close(pair[0]);
-    door_ = receive(pair[1]);
+    door_ = farcall::test::receive_descriptor(pair[1]);
     ::close(pair[1]);
     ASSERT_GE(door_, 0);
   }

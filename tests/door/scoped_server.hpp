@@ -120,6 +120,13 @@ template <class Body>
 int make_door(Body& body, uint_t attributes = 0) {
   return ::door_create(procedure_of<Body>, &body, attributes);
 }
+// A private door without threads: callers wait.
+inline int deserted_door(uint_t attributes = 0) {
+  ::door_server_create([](door_info_t*) {});
+  const int door = ::door_create(echo, nullptr, DOOR_PRIVATE | attributes);
+  EXPECT_GE(door, 0) << std::strerror(errno);
+  return door;
+}
 inline void answer(const char* text) {
   ::door_return(const_cast<char*>(text), std::strlen(text), nullptr, 0);
 }

@@ -24,31 +24,55 @@ int trips(int connection, std::chrono::milliseconds time) {
   return count;
 }
 
-TEST(MessageCrowd, AThousandClientsStuckAndDyingDisturbNobody) {
-  give_up_after(100s);
+void allow_all_descriptors() {
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = files.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &files);
+}
+
+// Keeps those waiting that are to be stuck, and answers the others.
+[[noreturn]] void serve_crowd(int channel, std::atomic<int>& held) {
+  give_up_after(100s);
+  allow_all_descriptors();
+  char buffer[100];
+  for (;;) {
+    farcall_info info{};
+    const std::int64_t id = farcall_receive(channel, buffer, sizeof buffer, &info);
+    if (id <= FARCALL_ONE_WAY) continue;
+    if (info.received >= 5 && std::string_view(buffer, 5) == "stuck")
+      ++held;
+    else
+      farcall_reply(id, 0, buffer, info.received);
+  }
+}
+
+// One process of many clients, each with a connection and a thread.
+void be_clients(const std::string& name, int count, bool stuck, std::atomic<int>& connected) {
+  give_up_after(100s);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i)
+    threads.emplace_back([&] {
+      const int own = farcall_name_open(name.c_str());
+      ASSERT_GT(own, 0) << std::strerror(errno);
+      ASSERT_EQ(send(own, "hello", 10).text, "hello");
+      ++connected;
+      if (stuck) {
+        (void)send(own, "stuck");
+      } else {
+        ::pause();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(MessageCrowd, AThousandClientsStuckAndDyingDisturbNobody) {
+  give_up_after(100s);
+  allow_all_descriptors();
   const int clients = setting("FARCALL_CROWD", kSlow > 1 ? 200 : 1000);
   const std::string name = unique_name("crowd");
-  // The server keeps those that are to be stuck waiting, and answers the others.
   const Shared<std::atomic<int>> held;
-  NamedServer server(name, [&](int channel) {
-    give_up_after(100s);
-    files.rlim_cur = files.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &files);
-    char buffer[100];
-    for (;;) {
-      farcall_info info{};
-      const std::int64_t id = farcall_receive(channel, buffer, sizeof buffer, &info);
-      if (id <= FARCALL_ONE_WAY) continue;
-      if (info.received >= 5 && std::string_view(buffer, 5) == "stuck")
-        ++*held;
-      else
-        farcall_reply(id, 0, buffer, info.received);
-    }
-  });
+  NamedServer server(name, [&](int channel) { serve_crowd(channel, *held); });
   const int connection = farcall_name_open(name.c_str());
   ASSERT_GT(connection, 0);
   // One that is alone, to compare with at the same moment: others may use the machine, too.
@@ -58,29 +82,12 @@ TEST(MessageCrowd, AThousandClientsStuckAndDyingDisturbNobody) {
   ASSERT_GT(control, 0);
   for (const int one : {connection, control}) ASSERT_GT(trips(one, 50ms), 0);  // warm
 
-  // One process for many clients, each with a connection and a thread.
   const int processes = 10;
   const int each = clients / processes;
   std::deque<Child> crowd;
   const Shared<std::atomic<int>> connected;
   for (int i = 0; i < processes; ++i)
-    crowd.emplace_back([&, i] {
-      give_up_after(100s);
-      std::vector<std::thread> threads;
-      for (int j = 0; j < each; ++j)
-        threads.emplace_back([&, i] {
-          const int own = farcall_name_open(name.c_str());
-          ASSERT_GT(own, 0) << std::strerror(errno);
-          ASSERT_EQ(send(own, "hello", 10).text, "hello");
-          ++*connected;
-          if (i % 2 == 0) {
-            (void)send(own, "stuck");
-          } else {
-            ::pause();
-          }
-        });
-      for (std::thread& thread : threads) thread.join();
-    });
+    crowd.emplace_back([&, i] { be_clients(name, each, i % 2 == 0, *connected); });
   ASSERT_TRUE(eventually([&] { return *connected == processes * each; }, 60s));
   ASSERT_TRUE(eventually([&] { return *held == processes / 2 * each; }, 30s));
   // "Full speed": sooner or later, as others do not use the machine evenly.

@@ -83,20 +83,34 @@ TEST(MessageImpostor, SomebodyElsesNameIsNotServed) {
   EXPECT_EQ(errno, EACCES);
 }
 
+// A call that says to be of that priority, and of that thread.
+void claim_priority(int port, std::uint8_t priority, pid_t thread) {
+  Client client(-1);
+  std::array<std::byte, 8> room;
+  CallResults results;
+  results.buffer = room;
+  CallArguments claim;
+  claim.priority = priority;
+  claim.port = port;
+  claim.origin = static_cast<std::uint32_t>(thread);
+  EXPECT_EQ(client.call(claim, results, Deadline::never()), Outcome::ok);
+}
+
+void expect_priorities(int channel, std::initializer_list<int> priorities) {
+  for (const int expected : priorities) {
+    const Message message = receive(channel);
+    ASSERT_GT(message.id, FARCALL_ONE_WAY);
+    EXPECT_EQ(message.info.priority, expected);
+    answer(message.id, 0);
+  }
+}
+
 TEST(MessageImpostor, WhoSaysToBeUrgentIsBelievedSoFarAsTheKernelSaysIt) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   Channel channel;
   const int descriptor = farcall_connection_descriptor(channel.connection);
   const auto say = [&](std::uint8_t priority, pid_t thread) {
-    Client client(-1);
-    std::array<std::byte, 8> room;
-    CallResults results;
-    results.buffer = room;
-    CallArguments claim;
-    claim.priority = priority;
-    claim.port = descriptor;
-    claim.origin = static_cast<std::uint32_t>(thread);
-    EXPECT_EQ(client.call(claim, results, Deadline::never()), Outcome::ok);
+    claim_priority(descriptor, priority, thread);
   };
   const pid_t parent = own_thread();
   const Shared<Event> pulses_came;
@@ -141,20 +155,12 @@ TEST(MessageImpostor, WhoSaysToBeUrgentIsBelievedSoFarAsTheKernelSaysIt) {
     say(255, urgent);
     other.join();
   });
-  const auto expect_messages = [&](std::initializer_list<int> priorities) {
-    for (const int expected : priorities) {
-      const Message message = receive(channel.id);
-      ASSERT_GT(message.id, FARCALL_ONE_WAY);
-      EXPECT_EQ(message.info.priority, expected);
-      answer(message.id, 0);
-    }
-  };
-  expect_messages({15, 20, 20, 20, 20, 25, 22});
+  expect_priorities(channel.id, {15, 20, 20, 20, 20, 25, 22});
   std::multiset<int> pulses;
   for (int i = 0; i < 2; ++i) pulses.insert(receive(channel.id).info.priority);
   EXPECT_EQ(pulses, (std::multiset<int>{20, 25}));
   pulses_came->happens();
-  expect_messages({25, 20});
+  expect_priorities(channel.id, {25, 20});
   tested->happens();
   EXPECT_EQ(client.join(), 0);
 }

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "harness/ancillary_message.hpp"
 #include "harness/lingering.hpp"
 #include "harness/stalled_page.hpp"
 #include "message/channel.hpp"
@@ -82,21 +83,9 @@ TEST_F(MessagePulseTrust, WhoHoldsTheLocksOfItsSocketsHoldsNobodyUp) {
 // Sends a pulse with descriptors, as many as a packet can have at most. False: it was not sent.
 constexpr std::size_t kMostInPacket = 253;
 bool send_with(int socket, const std::vector<int>& descriptors) {
-  PulsePacket packet = pulse_packet(1);
-  iovec piece{.iov_base = &packet, .iov_len = sizeof packet};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostInPacket * sizeof(int))> control{};
-  const std::size_t bytes = descriptors.size() * sizeof(int);
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = CMSG_SPACE(bytes);
-  cmsghdr* const passed = CMSG_FIRSTHDR(&message);
-  passed->cmsg_level = SOL_SOCKET;
-  passed->cmsg_type = SCM_RIGHTS;
-  passed->cmsg_len = CMSG_LEN(bytes);
-  std::memcpy(CMSG_DATA(passed), descriptors.data(), bytes);
-  return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+  const PulsePacket packet = pulse_packet(1);
+  return farcall::test::send_with_descriptors(socket, std::as_bytes(std::span(&packet, 1)),
+                                              descriptors, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 // Something whose last close takes its time; this process closes it here, or, where it could not be
 // sent, never.

@@ -204,6 +204,15 @@ TEST(MessageSigkill, NobodyKeepsTheDescriptorsOfADeadSender) {
   EXPECT_EQ(send(server.connection, "x").text, "x");
 }
 
+// What its client has sent is not answered, and the message is over soon.
+void expect_no_answer_to(std::int64_t id) {
+  char byte = 0;
+  ASSERT_TRUE(eventually([&] { return farcall_read(id, 0, &byte, 1) < 0; }));
+  ASSERT_EQ(errno, ESRCH);
+  ASSERT_EQ(answer(id, 0), -1);
+  ASSERT_EQ(errno, ESRCH);
+}
+
 // Clients of a channel that answers nobody.
 TEST(MessageSigkill, EachDeathOfAClientIsToldOnceAndItsMessageIsNotAnswered) {
   give_up_after(250s);
@@ -254,11 +263,7 @@ TEST(MessageSigkill, EachDeathOfAClientIsToldOnceAndItsMessageIsNotAnswered) {
     ASSERT_TRUE(ended || id == 0) << "round " << i << ": the end was not told";
     client.join();
     if (id != 0) {
-      char byte = 0;
-      ASSERT_TRUE(eventually([&] { return farcall_read(id, 0, &byte, 1) < 0; })) << i;
-      ASSERT_EQ(errno, ESRCH);
-      ASSERT_EQ(answer(id, 0), -1);
-      ASSERT_EQ(errno, ESRCH);
+      ASSERT_NO_FATAL_FAILURE(expect_no_answer_to(id)) << i;
     }
     if (i == kFirstRounds) before.emplace();
   }

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "children.hpp"
+#include "harness/ancillary_message.hpp"
 #include "preload/real.hpp"
 #include "steps.hpp"
 #include "stream_pair.hpp"
@@ -342,23 +343,8 @@ int pass_on(int fd) {
   int fds[2];
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, fds), 0);
   const UniqueFd ends[] = {UniqueFd(fds[0]), UniqueFd(fds[1])};
-  char byte = 'x';
-  iovec part{.iov_base = &byte, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
-  EXPECT_EQ(::sendmsg(fds[0], &message, 0), 1);
-  EXPECT_EQ(::recvmsg(fds[1], &message, MSG_CMSG_CLOEXEC), 1);
-  std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-  return fd;
+  EXPECT_TRUE(test::send_descriptor(fds[0], fd));
+  return test::receive_descriptor(fds[1]);
 }
 
 void limit_waits(int fd) {

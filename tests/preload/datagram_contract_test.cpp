@@ -23,6 +23,7 @@
 
 #include "children.hpp"
 #include "datagrams.hpp"
+#include "harness/ancillary_message.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -276,7 +277,7 @@ TEST(Datagrams, GoOnWhereTheDescriptorIsPassed) {
   const UniqueFd here(ends[0]);
   const UniqueFd there(ends[1]);
   const int fd = two.far.fd.get();
-  DescriptorMessage().send(here.get(), fd);
+  ASSERT_TRUE(test::send_descriptor(here.get(), fd));
   two.near.send("x");
   EXPECT_TRUE(readable_for_kernel(fd));
   EXPECT_EQ(two.far.receive(), "x");

@@ -27,6 +27,7 @@
 #include "children.hpp"
 #include "datagrams.hpp"
 #include "farcall/memory.hpp"
+#include "harness/ancillary_message.hpp"
 #include "preload/datagram_ring.hpp"
 
 namespace farcall::preload {
@@ -71,8 +72,8 @@ UniqueFd passed(int fd) {
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
   const UniqueFd here(pair[0]);
   const UniqueFd there(pair[1]);
-  DescriptorMessage().send(here.get(), fd);
-  return DescriptorMessage().receive(there.get());
+  EXPECT_TRUE(test::send_descriptor(here.get(), fd));
+  return UniqueFd(test::receive_descriptor(there.get()));
 }
 
 // `far` gets two datagrams of a process that is no more.

@@ -21,6 +21,7 @@
 
 #include "children.hpp"
 #include "datagrams.hpp"
+#include "harness/ancillary_message.hpp"
 #include "steps.hpp"
 
 namespace farcall::preload {
@@ -99,21 +100,10 @@ void read_all(const Ends& two, int count) {
 
 TEST(DatagramOrder, IsKeptAfterAMessageThatTheKernelHasCut) {
   const Awake two;
-  std::vector<char> bytes(4000, 's');
-  iovec part{.iov_base = bytes.data(), .iov_len = bytes.size()};
-  const std::uint16_t size = 1000;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof size)] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_UDP;
-  head->cmsg_type = UDP_SEGMENT;
-  head->cmsg_len = CMSG_LEN(sizeof size);
-  std::memcpy(CMSG_DATA(head), &size, sizeof size);
-  ASSERT_EQ(::sendmsg(two.near.fd.get(), &message, 0), 4000);
+  const std::vector<char> bytes(4000, 's');
+  constexpr std::uint16_t kSize = 1000;
+  test::AncillaryMessage message(bytes.data(), bytes.size());
+  ASSERT_EQ(message.add(SOL_UDP, UDP_SEGMENT, kSize).send(two.near.fd.get()), 4000);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(two.far.receive().size(), 1000U);
   EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "(EAGAIN)");
   expect_order(two);

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "farcall/memory.hpp"
+#include "harness/ancillary_message.hpp"
 #include "preloaded.hpp"
 
 namespace farcall::preload {
@@ -119,20 +120,11 @@ struct Ends {
     }
   }
   void send_by_kernel(const std::string& text) const {
-    iovec part{.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* const head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = IPPROTO_IP;
-    head->cmsg_type = IP_TTL;
-    head->cmsg_len = CMSG_LEN(sizeof(int));
-    const int hops = 9;
-    std::memcpy(CMSG_DATA(head), &hops, sizeof hops);
-    ASSERT_EQ(::sendmsg(near.fd.get(), &message, 0), static_cast<ssize_t>(text.size()));
+    constexpr int kHops = 9;
+    ASSERT_EQ(test::AncillaryMessage(text.data(), text.size())
+                  .add(IPPROTO_IP, IP_TTL, kHops)
+                  .send(near.fd.get()),
+              static_cast<ssize_t>(text.size()));
   }
   Socket near, far;
 };

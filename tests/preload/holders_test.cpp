@@ -18,10 +18,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -305,112 +303,6 @@ TEST(Contract, AChildOfABareCloneGoesOnWithTheConnection) {
     pair.put("more");
     EXPECT_EQ(receive(pair.server.get()), "more");
   }
-}
-
-TEST(Contract, ADescriptorCanBePassed) {
-  Pair pair;
-  int ends[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-  const UniqueFd from(ends[0]);
-  const UniqueFd to(ends[1]);
-  DescriptorMessage().send(from.get(), pair.server.get());
-  pair.server.reset();
-  const UniqueFd arrived = DescriptorMessage().receive(to.get());
-  for (int i = 0; i < 50; ++i) {
-    pair.put("there");
-    EXPECT_EQ(receive(arrived.get()), "there");
-    EXPECT_EQ(send(arrived.get(), "back"), "4");
-    EXPECT_EQ(receive(pair.client.get()), "back");
-  }
-}
-
-// As many as one message takes, or several of one call; what was unread in memory goes with each.
-TEST(Contract, SeveralDescriptorsCanBePassed) {
-  for (const bool in_one : {true, false}) {
-    const UsedPair pairs[2];
-    for (const UsedPair& pair : pairs) pair.put("unread");
-    int ends[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends), 0);
-    const UniqueFd by(ends[0]);
-    const UniqueFd to(ends[1]);
-    char byte = 'x';
-    iovec part{.iov_base = &byte, .iov_len = 1};
-    mmsghdr messages[2] = {};
-    alignas(cmsghdr) char control[2][CMSG_SPACE(2 * sizeof(int))] = {};
-    const unsigned count = in_one ? 1 : 2;
-    const int fds[2] = {pairs[0].server.get(), pairs[1].server.get()};
-    const std::size_t each = (in_one ? 2 : 1) * sizeof(int);
-    for (unsigned i = 0; i < count; ++i) {
-      msghdr& head = messages[i].msg_hdr;
-      head.msg_iov = &part;
-      head.msg_iovlen = 1;
-      head.msg_control = control[i];
-      head.msg_controllen = CMSG_SPACE(each);
-      cmsghdr* const rights = CMSG_FIRSTHDR(&head);
-      rights->cmsg_level = SOL_SOCKET;
-      rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(each);
-      std::memcpy(CMSG_DATA(rights), &fds[i], each);
-    }
-    ASSERT_EQ(::sendmmsg(by.get(), messages, count, 0), static_cast<int>(count));
-    for (unsigned i = 0; i < count; ++i) {
-      messages[i].msg_hdr.msg_controllen = sizeof control[i];
-      // Not by the library, which would settle first what this thread has sent.
-      ASSERT_EQ(kernel(SYS_recvmsg, to.get(), &messages[i].msg_hdr, 0), 1);
-      const cmsghdr* const rights = CMSG_FIRSTHDR(&messages[i].msg_hdr);
-      ASSERT_NE(rights, nullptr);
-      ASSERT_EQ(rights->cmsg_len, CMSG_LEN(each));
-      int got[2];
-      std::memcpy(got, CMSG_DATA(rights), each);
-      for (std::size_t k = 0; k < each / sizeof(int); ++k) {
-        const UniqueFd passed(got[k]);
-        char bytes[8] = {};
-        // As a program without the library would.
-        EXPECT_EQ(
-            kernel(SYS_recvfrom, passed.get(), bytes, sizeof bytes, MSG_DONTWAIT, nullptr, nullptr),
-            6);
-        EXPECT_STREQ(bytes, "unread");
-      }
-    }
-  }
-}
-
-// Whatever else comes with it.
-TEST(Contract, ADescriptorBehindCredentialsIsPassedWithWhatIsUnread) {
-  const UsedPair pair;
-  pair.put("unread");
-  int ends[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends), 0);
-  const UniqueFd by(ends[0]);
-  const UniqueFd to(ends[1]);
-  char byte = 'x';
-  iovec part{.iov_base = &byte, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
-  const ucred own{.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()};
-  *head = {
-      .cmsg_len = CMSG_LEN(sizeof own), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_CREDENTIALS};
-  std::memcpy(CMSG_DATA(head), &own, sizeof own);
-  head = CMSG_NXTHDR(&message, head);
-  const int fd = pair.server.get();
-  *head = {.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-  std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
-  ASSERT_EQ(::sendmsg(by.get(), &message, 0), 1) << errno_name();
-  // Not by the library, which would settle first what this thread has sent.
-  message.msg_controllen = sizeof control;
-  ASSERT_EQ(kernel(SYS_recvmsg, to.get(), &message, 0), 1);
-  head = CMSG_FIRSTHDR(&message);
-  ASSERT_NE(head, nullptr);
-  ASSERT_EQ(head->cmsg_type, SCM_RIGHTS);
-  int got = -1;
-  std::memcpy(&got, CMSG_DATA(head), sizeof got);
-  const UniqueFd passed(got);
-  EXPECT_EQ(receive(passed.get(), 100, MSG_DONTWAIT), "unread");
 }
 
 // Both go on with it, whoever has used it first.

@@ -25,6 +25,7 @@
 
 #include "calls.hpp"
 #include "farcall/memory.hpp"
+#include "harness/ancillary_message.hpp"
 #include "preload/real.hpp"
 #include "stream_pair.hpp"
 
@@ -376,19 +377,9 @@ TEST(TcpCalls, WhoSendsAnUrgentByteBehindACorkStaysWithTheKernel) {
 
 TEST(TcpCalls, WhoSendsAnUrgentByteWithMoreStaysWithTheKernel) {
   const UsedPair pair;
-  char byte = '!';
-  iovec part{.iov_base = &byte, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const mark = CMSG_FIRSTHDR(&message);
-  mark->cmsg_level = SOL_SOCKET;
-  mark->cmsg_type = SO_TIMESTAMPING;  // none
-  mark->cmsg_len = CMSG_LEN(sizeof(int));
-  ASSERT_EQ(::sendmsg(pair.client.get(), &message, MSG_OOB), 1) << std::strerror(errno);
+  test::AncillaryMessage message;
+  message.add(SOL_SOCKET, SO_TIMESTAMPING, 0);  // none
+  ASSERT_EQ(message.send(pair.client.get(), MSG_OOB), 1) << std::strerror(errno);
   expect_all_by_kernel(pair);
 }
 

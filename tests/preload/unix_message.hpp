@@ -12,10 +12,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "farcall/memory.hpp"
+#include "harness/ancillary_message.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
@@ -31,21 +33,7 @@ inline ino_t number_of(int fd) {
 
 inline ssize_t send_with(int socket, const std::string& text, const std::vector<int>& fds,
                          int flags = MSG_NOSIGNAL) {
-  iovec part{.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
-  std::vector<char> control(CMSG_SPACE(fds.size() * sizeof(int)));
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(head), fds.data(), fds.size() * sizeof(int));
-  }
-  return ::sendmsg(socket, &message, flags);
+  return test::send_with_descriptors(socket, std::as_bytes(std::span(text)), fds, flags);
 }
 
 // What a call returned, and what came with it.
@@ -63,38 +51,32 @@ struct Got {
 inline Got receive_all(int socket, std::size_t size = 4096, int flags = 0, std::size_t room = 512) {
   Got got;
   got.text.resize(size);
-  iovec part{.iov_base = got.text.data(), .iov_len = size};
-  std::vector<char> control(room);
   sockaddr_un name{};
-  msghdr message{};
-  message.msg_name = &name;
-  message.msg_namelen = sizeof name;
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = room == 0 ? nullptr : control.data();
-  message.msg_controllen = room;
-  got.result = ::recvmsg(socket, &message, flags);
+  test::AncillaryMessage message(got.text.data(), size, room);
+  message.head().msg_name = &name;
+  message.head().msg_namelen = sizeof name;
+  got.result = message.receive(socket, flags);
   if (got.result < 0) {
     got.text = errno_name();
     return got;
   }
   // With MSG_TRUNC it is longer than what came.
   got.text.resize(std::min(size, static_cast<std::size_t>(got.result)));
-  got.flags = message.msg_flags;
-  if (message.msg_namelen > sizeof(sa_family_t))
-    got.name.assign(name.sun_path, message.msg_namelen - sizeof(sa_family_t));
-  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
-       head = CMSG_NXTHDR(&message, head)) {
-    if (head->cmsg_level != SOL_SOCKET) continue;
-    if (head->cmsg_type == SCM_CREDENTIALS) {
-      got.has_credentials = true;
-      std::memcpy(&got.credentials, CMSG_DATA(head), sizeof got.credentials);
-    }
-    if (head->cmsg_type != SCM_RIGHTS) continue;
-    std::vector<int> fds((head->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-    std::memcpy(fds.data(), CMSG_DATA(head), fds.size() * sizeof(int));
-    for (const int fd : fds) got.fds.emplace_back(fd);
-  }
+  got.flags = message.head().msg_flags;
+  if (const socklen_t length = message.head().msg_namelen; length > sizeof(sa_family_t))
+    got.name.assign(name.sun_path, length - sizeof(sa_family_t));
+  const auto credentials = message.find<ucred>(SOL_SOCKET, SCM_CREDENTIALS);
+  got.has_credentials = credentials.has_value();
+  if (credentials) got.credentials = *credentials;
+  for (const int fd : message.descriptors()) got.fds.emplace_back(fd);
+  return got;
+}
+
+// The same of a stream, whose end is told as such.
+inline Got receive_with(int socket, std::size_t size = 4096, int flags = 0,
+                        std::size_t room = 512) {
+  Got got = receive_all(socket, size, flags, room);
+  if (got.result == 0) got.text = "(end)";
   return got;
 }
 

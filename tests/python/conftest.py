@@ -2,6 +2,7 @@
 """What tests share. What hangs fails: the stacks of all threads are shown, and the run ends."""
 
 import faulthandler
+import signal
 import subprocess
 import sys
 
@@ -26,6 +27,17 @@ def watchdog():
     faulthandler.dump_traceback_later(280, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def alarm():
+    def fail(*_):
+        raise AssertionError("this waits for a process that does nothing")
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

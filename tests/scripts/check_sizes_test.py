@@ -31,6 +31,13 @@ class Sizes(unittest.TestCase):
         self.assertEqual(self.told_of("src/a/b.cpp", "\n" * 500), "")
         self.assertEqual(self.told_of("src/a/b.cpp", "\n" * 501), "src/a/b.cpp: 501 lines, more than 500\n")
 
+    def test_so_may_one_of_tests(self):
+        for name in ("tests/a/b_test.cpp", "tests/a/b.hpp", "tests/a/b.c", "tests/a/b_test.py"):
+            self.assertEqual(self.told_of(name, "\n" * 500), "")
+            self.assertEqual(self.told_of(name, "\n" * 501), f"{name}: 501 lines, more than 500\n")
+        self.assertEqual(self.told_of("tests/a/b_test.cpp", of_lines("TEST(A, B) {", 60)), "")
+        self.assertIn("TEST() has 61", self.told_of("tests/a/b_test.cpp", of_lines("TEST(A, B) {", 61)))
+
     def test_a_function_may_have_60_lines(self):
         around = (("", ""), ("namespace a {\n", "}\n"), ('extern "C" {\n', "}\n"),
                   ("namespace {\nstruct alignas(f(64)) A final : B<C> {\n  int a{1};\n", "};\n}\n"))

@@ -19,6 +19,7 @@
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
 #include "farcall/socket.hpp"
+#include "harness/ancillary_message.hpp"
 #include "harness/child.hpp"
 #include "process/identity.hpp"
 #include "socket/answers.hpp"
@@ -30,21 +31,9 @@ using Kind = Packet::Kind;
 
 // As anybody may send it who makes no packet of it.
 void send_by_hand(int socket, std::span<const std::byte> bytes, int fd = -1) {
-  iovec piece{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  if (fd >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
-  }
-  ASSERT_EQ(::sendmsg(socket, &message, MSG_DONTWAIT), static_cast<ssize_t>(bytes.size()));
+  const std::span<const int> descriptors(&fd, fd >= 0 ? 1 : 0);
+  ASSERT_EQ(test::send_with_descriptors(socket, bytes, descriptors, MSG_DONTWAIT),
+            static_cast<ssize_t>(bytes.size()));
 }
 
 TEST(Packet, ADoorbellBringsNothing) {

@@ -12,9 +12,11 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <span>
 #include <thread>
 
 #include "farcall/error.hpp"
+#include "harness/ancillary_message.hpp"
 #include "harness/child.hpp"
 #include "harness/descriptors.hpp"
 #include "harness/error_of.hpp"
@@ -144,21 +146,10 @@ TEST(FdMessage, GarbageIsRefusedAndItsDescriptorsAreClosed) {
   {
     const auto [here, there] = socket_pair();
     // A message that claims one descriptor more than it brings, then bytes that are none.
-    Header header{.bytes = 0, .descriptors = 2};
-    iovec piece{.iov_base = &header, .iov_len = sizeof header};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &piece;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = here.get();
-    std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
-    ASSERT_EQ(::sendmsg(here.get(), &message, 0), static_cast<ssize_t>(sizeof header));
+    const Header header{.bytes = 0, .descriptors = 2};
+    ASSERT_EQ(test::send_with_descriptors(here.get(), std::as_bytes(std::span(&header, 1)),
+                                          std::array{here.get()}),
+              static_cast<ssize_t>(sizeof header));
     EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), soon()); }), EPROTO);
     ASSERT_EQ(::send(here.get(), "nonsense", 8, 0), 8);
     EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), soon()); }), EPROTO);
@@ -170,19 +161,8 @@ TEST(FdMessage, GarbageIsRefusedAndItsDescriptorsAreClosed) {
 
 // Sends bytes and a descriptor, as anybody may who makes no message of them.
 void send_raw(int socket, std::span<const std::byte> bytes, int fd) {
-  iovec piece{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
-  ASSERT_EQ(::sendmsg(socket, &message, 0), static_cast<ssize_t>(bytes.size()));
+  ASSERT_EQ(test::send_with_descriptors(socket, bytes, std::array{fd}),
+            static_cast<ssize_t>(bytes.size()));
 }
 
 TEST(FdMessage, DescriptorsWhereNoneBelongAreNotWaitedFor) {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // farcall capture, with tshark as who reads it.
+#include "tool/capture.hpp"
+
 #include <gtest/gtest.h>
 #include <linux/sched.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -19,7 +19,6 @@
 #include <set>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tool/capture/said.hpp"
@@ -27,14 +26,6 @@
 
 namespace farcall::test {
 namespace {
-
-const std::string kTalk = std::string(FARCALL_COMMAND) + " run -- " CAPTURE_TALK " ";
-
-bool has_tshark() { return ::system("command -v tshark > /dev/null") == 0; }
-
-std::string tshark(const std::string& file, const std::string& arguments) {
-  return output_of("tshark -r " + file + " " + arguments + " 2>/dev/null");
-}
 
 // Both directions of the stream that `filter` finds, as tshark puts them together.
 struct Followed {
@@ -70,70 +61,6 @@ bool is_said(const std::string& text, unsigned connection, unsigned direction) {
     if (text[i] != said(connection, direction, i)) return false;
   return true;
 }
-
-struct Talked {
-  std::string port;
-  std::size_t sent = 0;
-  std::size_t received = 0;
-};
-std::vector<Talked> read_talked(const std::string& text) {
-  std::istringstream lines(text);
-  std::vector<Talked> all;
-  for (Talked one; lines >> one.port >> one.sent >> one.received;) all.push_back(one);
-  return all;
-}
-
-// "lost: N messages"
-std::uint64_t lost(const Finished& finished) {
-  const std::size_t at = finished.err.find("lost: ");
-  return at == std::string::npos ? UINT64_MAX : std::stoull(finished.err.substr(at + 6));
-}
-
-// As the statistics of the interfaces in the file say.
-std::uint64_t dropped(const std::string& name) {
-  std::ifstream file(name, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  const auto word = [&](std::size_t at) {
-    std::uint32_t value = 0;
-    if (at + sizeof value <= bytes.size()) std::memcpy(&value, bytes.data() + at, sizeof value);
-    return value;
-  };
-  std::uint64_t sum = 0;
-  for (std::size_t at = 0; at + 12 <= bytes.size() && word(at + 4) >= 12; at += word(at + 4)) {
-    if (word(at) != 5) continue;
-    for (std::size_t option = at + 20; word(option) != 0;) {
-      const std::uint32_t head = word(option);
-      if ((head & 0xffff) == 5) sum += word(option + 4);
-      option += 4 + ((head >> 16) + 3) / 4 * 4;
-    }
-  }
-  return sum;
-}
-
-std::size_t size_of(const std::string& file) {
-  struct stat status {};
-  return ::stat(file.c_str(), &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
-}
-
-class Capture : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!has_tshark()) GTEST_SKIP() << "tshark is not installed";
-  }
-  [[nodiscard]] std::string file() const { return directory_.file("capture.pcapng"); }
-  Finished capture(const std::string& talk, const std::string& filter = "tcp or udp") const {
-    return run_farcall({"capture", "-w", file(), "-x", kTalk + talk, filter});
-  }
-  // Where the command itself had no processor for seconds it has lost something, and says so.
-  [[nodiscard]] Finished capture_all(const std::string& talk) const {
-    Finished finished = capture(talk);
-    for (int i = 0; i < 5 && finished.code == 0 && lost(finished) != 0; ++i)
-      finished = capture(talk);
-    return finished;
-  }
-
-  ScratchDirectory directory_;
-};
 
 TEST_F(Capture, HasTheStreamsOfTcpAsTheyWereSentByMemoryAndByTheKernel) {
   const Finished finished = capture_all("tcp 3 12");
@@ -239,65 +166,6 @@ TEST_F(Capture, HasWhatItsCommandStartsLate) {
   EXPECT_GT(numbers(file(), "udp").size(), 200U) << finished.err;
 }
 
-bool has_ended(const Command& command) {
-  siginfo_t ended{};
-  return ::waitid(P_PID, static_cast<id_t>(command.pid()), &ended, WEXITED | WNOHANG | WNOWAIT) ==
-             0 &&
-         ended.si_pid != 0;
-}
-
-TEST_F(Capture, EndsWhenItsProcessHasEndedThoughNobodyWaitsForIt) {
-  const pid_t sleeper = ::fork();
-  ASSERT_GE(sleeper, 0);
-  if (sleeper == 0) {
-    ::execl(FARCALL_COMMAND, "farcall", "run", "--", "sleep", "60", nullptr);
-    ::_exit(127);
-  }
-  // A filter may stand behind the processes.
-  Command command({"capture", "-w", file(), "-p", std::to_string(sleeper), "port", "6379"});
-  EXPECT_TRUE(eventually([&] { return size_of(file()) != 0; }, 20s));
-  ::kill(sleeper, SIGKILL);
-  EXPECT_TRUE(eventually([&] { return has_ended(command); }, 20s));
-  command.kill(SIGINT);
-  EXPECT_EQ(command.wait().code, 0);
-  ::waitpid(sleeper, nullptr, 0);
-}
-
-// A child with that number.
-pid_t fork_as(pid_t pid) {
-  clone_args arguments{};
-  arguments.exit_signal = SIGCHLD;
-  arguments.set_tid = reinterpret_cast<std::uintptr_t>(&pid);
-  arguments.set_tid_size = 1;
-  return static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments));
-}
-
-TEST_F(Capture, EndsWhenAnotherProcessGetsTheNumberOfItsOwn) {
-  const auto sleep = [] {
-    ::execl(FARCALL_COMMAND, "farcall", "run", "--", "sleep", "60", nullptr);
-    ::_exit(127);
-  };
-  const pid_t sleeper = ::fork();
-  ASSERT_GE(sleeper, 0);
-  if (sleeper == 0) sleep();
-  Command command({"capture", "-w", file(), "-p", std::to_string(sleeper)});
-  EXPECT_TRUE(eventually([&] { return size_of(file()) != 0; }, 20s));
-  // Those before it were started in another tick.
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  ::kill(sleeper, SIGKILL);
-  ::waitpid(sleeper, nullptr, 0);
-  const pid_t other = fork_as(sleeper);
-  if (other == 0) sleep();
-  if (other > 0) {
-    EXPECT_TRUE(eventually([&] { return has_ended(command); }, 20s));
-  }
-  command.kill(SIGINT);
-  EXPECT_EQ(command.wait().code, 0);
-  if (other < 0) GTEST_SKIP() << "no process may be given its number here";
-  ::kill(other, SIGKILL);
-  ::waitpid(other, nullptr, 0);
-}
-
 TEST_F(Capture, HasOnlyWhatTheFilterWants) {
   const Finished finished = capture("tcp 1 20", "udp or port 9");
   ASSERT_EQ(finished.code, 0) << finished.err;
@@ -350,50 +218,6 @@ TEST_F(Capture, LeavesTheFilesOfOtherUsersAlone) {
   EXPECT_EQ(size_of(file()), 14U);
 }
 
-TEST_F(Capture, EndsWithItsCommandWhereItsCallerIgnoresTheEndsOfChildren) {
-  const Finished finished =
-      run_ignoring_children({"capture", "-w", file(), "-x", "sleep 0.1; exit 7"});
-  EXPECT_EQ(finished.code, 7) << finished.err;
-}
-
-TEST_F(Capture, GoesOnWhereNobodyHearsWhatItSays) {
-  const std::string capture = std::string(FARCALL_COMMAND) + " capture -w " + file();
-  EXPECT_EQ(WEXITSTATUS(std::system((capture + " -x 'exit 7' 2>&-").c_str())), 7);
-  EXPECT_EQ(WEXITSTATUS(std::system((capture + " -x 'exit 7' 2>/dev/full").c_str())), 7);
-  EXPECT_EQ(WEXITSTATUS(std::system((capture + " bad 2>&-").c_str())), 2);
-}
-
-// As timeout(1) sends them.
-TEST_F(Capture, TwoSignalsAtOnceEndItAsOneDoes) {
-  for (int i = 0; i < 5; ++i) {
-    ::unlink(file().c_str());
-    Command command({"capture", "-w", file()});
-    ASSERT_TRUE(eventually([&] { return size_of(file()) != 0; }, 20s));
-    command.kill(SIGTERM);
-    command.kill(SIGTERM);
-    const Finished finished = command.wait();
-    EXPECT_EQ(finished.code, 0) << finished.err;
-    // It captures what other tests send, too.
-    EXPECT_NE(lost(finished), UINT64_MAX) << finished.err;
-  }
-}
-
-// As under nohup(1).
-TEST_F(Capture, GoesOnWhereItWasStartedToIgnoreASignal) {
-  Command command({"capture", "-w", file()}, [] { ::signal(SIGHUP, SIG_IGN); });
-  ASSERT_TRUE(eventually([&] { return size_of(file()) != 0; }, 20s));
-  command.kill(SIGHUP);
-  siginfo_t ended{};
-  for (int i = 0; i < 30 && ended.si_pid == 0; ++i) {
-    ::usleep(10'000);
-    ASSERT_EQ(
-        ::waitid(P_PID, static_cast<id_t>(command.pid()), &ended, WEXITED | WNOHANG | WNOWAIT), 0);
-  }
-  EXPECT_EQ(ended.si_pid, 0);
-  command.kill(SIGINT);
-  EXPECT_EQ(command.wait().code, 0);
-}
-
 TEST_F(Capture, TellsProgramsWhatItHasAndLost) {
   nlohmann::json told;
   // Where the command itself had no processor for seconds it has lost something, and says so.
@@ -411,42 +235,6 @@ TEST_F(Capture, TellsProgramsWhatItHasAndLost) {
   EXPECT_GE(told.at("processes"), 1);
   EXPECT_EQ(told.at("lost_messages"), 0);
   EXPECT_EQ(told.at("was_stopped"), false);
-}
-
-TEST_F(Capture, EndsWithTheStatusOfTheCommand) {
-  EXPECT_EQ(run_farcall({"capture", "-w", file(), "-x", "exit 7"}).code, 7);
-  EXPECT_EQ(run_farcall({"capture", "-w", file(), "-x", "kill -9 $$"}).code, 128 + SIGKILL);
-}
-
-// The status of a command that still runs is not known.
-TEST_F(Capture, HasNoStatusOfACommandThatItLeavesRunning) {
-  const std::string number = directory_.file("number");
-  Command command({"capture", "-w", file(), "-x",
-                   "echo $$ > " + number + ".new; mv " + number + ".new " + number +
-                       "; exec sleep 1000 > /dev/null 2>&1"});
-  ASSERT_TRUE(eventually([&] { return size_of(number) != 0; }, 20s));
-  command.kill(SIGTERM);
-  const Finished finished = command.wait();
-  EXPECT_EQ(finished.code, 128 + SIGTERM) << finished.err;
-  pid_t left = 0;
-  std::ifstream(number) >> left;
-  ASSERT_GT(left, 1);
-  EXPECT_EQ(::kill(left, SIGKILL), 0) << "it was to go on";
-}
-
-TEST_F(Capture, LeavesAWholeFileWhenItIsInterrupted) {
-  const Command command({"capture", "-w", file()});
-  ASSERT_TRUE(eventually([&] { return size_of(file()) != 0; }, 20s));
-  Command& ended = const_cast<Command&>(command);
-  ended.kill(SIGINT);
-  const Finished finished = ended.wait();
-  EXPECT_EQ(finished.code, 0) << finished.err;
-  // It captures what other tests send, too.
-  EXPECT_NE(lost(finished), UINT64_MAX) << finished.err;
-  struct stat status {};
-  ASSERT_EQ(::stat(file().c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777U, 0600U);
-  EXPECT_EQ(::system(("tshark -r " + file() + " > /dev/null 2>&1").c_str()), 0);
 }
 
 TEST_F(Capture, SaysThatTheDiskIsFull) {
@@ -502,47 +290,6 @@ TEST_F(Capture, SaysHowMuchItLostWhenItIsNotFastEnough) {
                 said(0, 0, sequence - 1 + i));
   }
   EXPECT_GT(looked, 0U);
-}
-
-TEST_F(Capture, LeavesNothingWhenItIsKilled) {
-  // The programs are the shell's, in another process group. They talk until they are told to end,
-  // and each looks at what it gets.
-  const std::string place = directory_.file("");
-  std::ofstream(place + "go") << "now";
-  const pid_t talk = ::fork();
-  ASSERT_GE(talk, 0);
-  if (talk == 0) {
-    ::execl("/bin/sh", "sh", "-c", (kTalk + "flood 1 " + place).c_str(), nullptr);
-    ::_exit(127);
-  }
-  {
-    Command command({"capture", "-w", file(), "tcp"});
-    EXPECT_TRUE(eventually([&] { return size_of(file()) > 10'000; }, 50s));
-    command.kill(SIGKILL);
-    command.wait();
-  }
-  EXPECT_TRUE(eventually([&] { return size_of(place + "done") != 0; }, 20s));
-  std::ofstream(place + "end") << "now";
-  int status = 0;
-  ASSERT_EQ(::waitpid(talk, &status, 0), talk);
-  EXPECT_EQ(status, 0);
-  EXPECT_NE(tshark(file(), "-c 1"), "");
-  EXPECT_EQ(directory_.files().size(), 4U);  // with those that were told and tell
-}
-
-TEST_F(Capture, EndsWhenTheProcessesThatItWatchesWereKilled) {
-  const pid_t sleeper = ::fork();
-  ASSERT_GE(sleeper, 0);
-  if (sleeper == 0) {
-    ::execl(FARCALL_COMMAND, "farcall", "run", "--", "sleep", "60", nullptr);
-    ::_exit(127);
-  }
-  Command command({"capture", "-w", file(), "-p", std::to_string(sleeper)});
-  EXPECT_TRUE(eventually([&] { return size_of(file()) != 0; }, 20s));
-  ::kill(sleeper, SIGKILL);
-  ::waitpid(sleeper, nullptr, 0);
-  const Finished finished = command.wait();
-  EXPECT_EQ(finished.code, 0) << finished.err;
 }
 
 TEST_F(Capture, HasThoseOfOtherUsersWhereRootAsksForThem) {

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "farcall/wait.hpp"
-
+//
+// What ends a wait, and what does not.
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,23 +16,14 @@
 #include <string>
 #include <thread>
 
-#include "farcall/socket.hpp"
+#include "wait/sides.hpp"
 
 namespace farcall {
 namespace {
 
 using std::chrono::milliseconds;
 using namespace std::chrono_literals;
-
-// Two sides in one process, as two threads use them.
-struct Shared {
-  WaitState mine{};
-  WaitState peers{};
-  std::atomic<bool> word{false};
-  std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
-
-  [[nodiscard]] bool ready() const { return word.load(std::memory_order_acquire); }
-};
+using test::Sides;
 
 class WaitIn : public testing::TestWithParam<WaitMode> {};
 INSTANTIATE_TEST_SUITE_P(EveryMode, WaitIn,
@@ -43,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(EveryMode, WaitIn,
                          [](const auto& mode) { return std::string(to_string(mode.param)); });
 
 TEST_P(WaitIn, ReturnsAtOnceWhenReady) {
-  Shared shared;
+  Sides shared;
   shared.word = true;
   Waiter waiter(shared.lifeline.first.get(), GetParam());
   EXPECT_EQ(
@@ -52,14 +40,14 @@ TEST_P(WaitIn, ReturnsAtOnceWhenReady) {
 }
 
 TEST_P(WaitIn, DoesNotWaitWhenToldNotTo) {
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get(), GetParam());
   EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::now(), [&] { return shared.ready(); }),
             Outcome::would_block);
 }
 
 TEST_P(WaitIn, EndsAtTheDeadlineAndNotBefore) {
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get(), GetParam());
   // Once before and once after the sleeper has moved from the futex to the descriptor.
   for (const milliseconds duration : {5ms, 60ms}) {
@@ -74,7 +62,7 @@ TEST_P(WaitIn, EndsAtTheDeadlineAndNotBefore) {
 
 TEST_P(WaitIn, IsEndedByAWakeAfterAnyTime) {
   for (const milliseconds pause : {0ms, 1ms, 10ms, 60ms}) {
-    Shared shared;
+    Sides shared;
     Waiter waiter(shared.lifeline.first.get(), GetParam());
     std::thread waker([&] {
       Waiter other(shared.lifeline.second.get(), GetParam());
@@ -91,7 +79,7 @@ TEST_P(WaitIn, IsEndedByAWakeAfterAnyTime) {
 
 TEST_P(WaitIn, EndsSoonWhenThePeerDies) {
   for (const milliseconds pause : {0ms, 5ms, 60ms}) {
-    Shared shared;
+    Sides shared;
     Waiter waiter(shared.lifeline.first.get(), GetParam());
     std::int64_t died = 0;
     std::thread peer([&] {
@@ -111,7 +99,7 @@ TEST_P(WaitIn, EndsSoonWhenThePeerDies) {
 
 // Who waits for a moment again and again, or is interrupted each time, learns of it as well.
 TEST_P(WaitIn, LearnsOfADeathHoweverShortItIs) {
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get(), GetParam());
   shared.lifeline.second.reset();
   for (const auto duration : {1us, 1000us, 10'000us})
@@ -146,7 +134,7 @@ TEST_P(WaitIn, WithoutDescriptorsToPollIsNotInterrupted) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "AddressSanitizer and its companions need descriptors to look at memory";
 #endif
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get(), GetParam());
   const NoDescriptors limit;
   // Longer than a sleeper stays on the futex.
@@ -166,7 +154,7 @@ TEST_P(WaitIn, WithoutDescriptorsToPollIsNotInterrupted) {
 }
 
 TEST_P(WaitIn, WithoutDescriptorsToPollLearnsOfADeath) {
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get(), GetParam());
   const NoDescriptors limit;
   shared.lifeline.second.reset();
@@ -177,7 +165,7 @@ TEST_P(WaitIn, WithoutDescriptorsToPollLearnsOfADeath) {
 
 // The doorbell is in front of what tells of the death.
 TEST(Waiter, WithoutDescriptorsToPollLearnsOfADeathAfterADoorbell) {
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get(), WaitMode::block);
   const NoDescriptors limit;
   ASSERT_EQ(::send(shared.lifeline.second.get(), "", 1, 0), 1);
@@ -197,7 +185,7 @@ TEST_P(WaitIn, LearnsOfADeathWithLittleWork) {
   };
   std::chrono::nanoseconds least = 1h;
   for (int i = 0; i < 3 && least >= 30ms; ++i) {
-    Shared shared;
+    Sides shared;
     Waiter waiter(shared.lifeline.first.get(), GetParam());
     shared.lifeline.second.reset();
     const auto before = worked();
@@ -210,7 +198,7 @@ TEST_P(WaitIn, LearnsOfADeathWithLittleWork) {
 
 TEST_P(WaitIn, EndsWhenThePeerSaysThatItIsDone) {
   for (const milliseconds pause : {0ms, 5ms, 60ms}) {
-    Shared shared;
+    Sides shared;
     Waiter waiter(shared.lifeline.first.get(), GetParam());
     std::thread peer([&] {
       Waiter other(shared.lifeline.second.get(), GetParam());
@@ -226,7 +214,7 @@ TEST_P(WaitIn, EndsWhenThePeerSaysThatItIsDone) {
 }
 
 TEST_P(WaitIn, PrefersWhatIsReadyToThePeersDeath) {
-  Shared shared;
+  Sides shared;
   shared.lifeline.second.reset();
   shared.word = true;
   Waiter waiter(shared.lifeline.first.get(), GetParam());
@@ -235,7 +223,7 @@ TEST_P(WaitIn, PrefersWhatIsReadyToThePeersDeath) {
 }
 
 TEST(Waiter, WhatComesWhileTheSleeperMovesToTheDescriptorIsNoTimeout) {
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get(), WaitMode::block);
   EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::never(),
                         [&] { return shared.mine.parked == WaitState::kOnDescriptor; }),
@@ -244,7 +232,7 @@ TEST(Waiter, WhatComesWhileTheSleeperMovesToTheDescriptorIsNoTimeout) {
 
 // Who may not be cancelled in the sleep may be, or not, afterwards as before.
 TEST_P(WaitIn, LeavesTheThreadAsCancellableAsItWas) {
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get(), GetParam());
   for (const int state : {PTHREAD_CANCEL_ENABLE, PTHREAD_CANCEL_DISABLE}) {
     int usual = 0;
@@ -260,7 +248,7 @@ TEST_P(WaitIn, LeavesTheThreadAsCancellableAsItWas) {
 
 // A cancellation that is pending is left to whoever made the waiter say otherwise.
 TEST_P(WaitIn, IsNoPointOfCancellation) {
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get(), GetParam());
   std::atomic<bool> came_back{false};
   std::thread([&] {
@@ -276,7 +264,7 @@ TEST_P(WaitIn, IsNoPointOfCancellation) {
 }
 
 TEST_P(WaitIn, IsOneWhereItsThreadMayBeCancelled) {
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get(), GetParam());
   waiter.set_cancellable(true);
   std::atomic<bool> came_back{false};
@@ -300,7 +288,7 @@ TEST_P(WaitIn, IsEndedByAnyHandlerThatTellsOfItself) {
   const char* text = std::getenv("FARCALL_SIGNAL_ROUNDS");
   const int rounds = text == nullptr ? 3000 : std::atoi(text);
   std::minstd_rand random(1);
-  Shared shared;
+  Sides shared;
   // With the peer on another processor, as far as is known, waiters spin.
   shared.peers.processor = 1000;
   std::atomic<int> begun{0};
@@ -341,7 +329,7 @@ TEST_P(WaitIn, IsEndedByAnyHandlerThatTellsOfItself) {
 }
 
 TEST_P(WaitIn, PrefersWhatIsReadyToASignal) {
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get(), GetParam());
   const SignalCount since = SignalCount::now();
   note_signal();
@@ -357,154 +345,9 @@ TEST_P(WaitIn, PrefersWhatIsReadyToASignal) {
             Outcome::timed_out);
 }
 
-// The kernel ends a sleep also by handlers that tell nothing.
-TEST(Waiter, SleeperIsInterruptedBySignals) {
-  struct sigaction action {};
-  struct sigaction before {};
-  action.sa_handler = [](int) {};
-  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
-  for (const milliseconds pause : {5ms, 60ms}) {
-    Shared shared;
-    Waiter waiter(shared.lifeline.first.get(), WaitMode::block);
-    std::atomic<bool> over{false};
-    const pthread_t self = ::pthread_self();
-    std::thread interrupter([&] {
-      std::this_thread::sleep_for(pause);
-      while (!over) {  // one signal could come before the sleep
-        ::pthread_kill(self, SIGUSR1);
-        std::this_thread::sleep_for(10ms);
-      }
-    });
-    EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(10s),
-                          [&] { return shared.ready(); }),
-              Outcome::interrupted);
-    over = true;
-    interrupter.join();
-  }
-  ::sigaction(SIGUSR1, &before, nullptr);
-}
-
-TEST(Waiter, CountsWhatItHasSpunWhereTheDeadlineHasPassed) {
-  Shared shared;
-  observe::Half counted{};
-  Waiter waiter(shared.lifeline.first.get(), WaitMode::adaptive);
-  waiter.observe(&counted);
-  shared.peers.processor = 1000;  // on another one, where spinning may pay
-  const std::int64_t start = monotonic_ns();
-  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline(start - 1'000'000),
-                        [&] { return shared.ready(); }),
-            Outcome::timed_out);
-  EXPECT_LE(static_cast<std::int64_t>(counted.spun_ns), monotonic_ns() - start);
-  EXPECT_GE(static_cast<std::int64_t>(counted.spun_ns), 0);
-}
-
-// None is said before the first wait, and that must not pass for this one.
-TEST(Waiter, SaysWhichProcessorItIsOnAlsoOnTheFirst) {
-  cpu_set_t before;
-  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
-  for (std::size_t processor = 0; processor < 2; ++processor) {
-    if (!CPU_ISSET(processor, &before)) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(processor, &one);
-    ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
-    Shared shared;
-    Waiter waiter(shared.lifeline.first.get(), WaitMode::adaptive);
-    EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(1ms), [] { return false; }),
-              Outcome::timed_out);
-    EXPECT_NE(shared.mine.processor, shared.peers.processor) << processor;
-  }
-  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
-}
-
-TEST(Waiter, IdleSleeperTakesNoProcessorTime) {
-  Shared shared;
-  Waiter waiter(shared.lifeline.first.get(), WaitMode::adaptive);
-  const auto used = [] {
-    rusage usage{};
-    ::getrusage(RUSAGE_THREAD, &usage);
-    return std::pair(usage.ru_nvcsw, (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1'000'000 +
-                                         usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-  };
-  long sleeps = 0;
-  long us = 0;
-  // A processor that stands still while somebody looks counts as used: the least of some waits.
-  for (int i = 0; i < 5; ++i) {
-    const auto before = used();
-    EXPECT_EQ(
-        waiter.wait(shared.mine, shared.peers, Deadline::after(1s), [&] { return shared.ready(); }),
-        Outcome::timed_out);
-    const auto after = used();
-    sleeps = after.first - before.first;
-    us = after.second - before.second;
-    if (sleeps <= 10 && us < 20'000) break;
-  }
-  EXPECT_LE(sleeps, 10);  // a futex sleep, a descriptor sleep, hand-overs
-  EXPECT_LT(us, 20'000);
-}
-
-TEST(Waiter, CanBeWaitedForWithPoll) {
-  Shared shared;
-  Waiter waiter(shared.lifeline.first.get());
-  Waiter other(shared.lifeline.second.get());
-  const auto ready = [&] { return shared.ready(); };
-  ASSERT_EQ(waiter.prepare_poll(shared.mine, shared.peers, ready), Outcome::would_block);
-  pollfd entry{.fd = waiter.poll_descriptor(), .events = POLLIN, .revents = 0};
-  EXPECT_EQ(::poll(&entry, 1, 0), 0);
-  shared.word = true;
-  other.wake(shared.peers, shared.mine);
-  EXPECT_EQ(::poll(&entry, 1, 5000), 1);
-  waiter.finish_poll(shared.mine);
-  EXPECT_EQ(::poll(&entry, 1, 0), 0) << "the doorbell was not taken away";
-  // Nobody polls now, so nothing rings.
-  other.wake(shared.peers, shared.mine);
-  EXPECT_EQ(::poll(&entry, 1, 0), 0);
-  // What is ready already needs no poll.
-  EXPECT_EQ(waiter.prepare_poll(shared.mine, shared.peers, ready), Outcome::ok);
-  EXPECT_EQ(shared.mine.parked, WaitState::kAwake);
-}
-
-TEST(Waiter, PollDescriptorTellsOfThePeersDeath) {
-  Shared shared;
-  Waiter waiter(shared.lifeline.first.get());
-  const auto ready = [&] { return shared.ready(); };
-  ASSERT_EQ(waiter.prepare_poll(shared.mine, shared.peers, ready), Outcome::would_block);
-  shared.lifeline.second.reset();
-  pollfd entry{.fd = waiter.poll_descriptor(), .events = POLLIN, .revents = 0};
-  EXPECT_EQ(::poll(&entry, 1, 5000), 1);
-  waiter.finish_poll(shared.mine);
-  EXPECT_EQ(waiter.prepare_poll(shared.mine, shared.peers, ready), Outcome::ok);
-  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::now(), ready), Outcome::peer_gone);
-}
-
-// As many as no honest peer leaves there, so that what is left tells that there is a bound.
-TEST(Waiter, DoesNotDrainAPeerThatRingsWithoutEnd) {
-  Shared shared;
-  const std::string rings(60'000, '\0');
-  ASSERT_EQ(::send(shared.lifeline.second.get(), rings.data(), rings.size(), MSG_DONTWAIT),
-            static_cast<ssize_t>(rings.size()));
-  Waiter waiter(shared.lifeline.first.get());
-  waiter.finish_poll(shared.mine);
-  int left = 0;
-  ASSERT_EQ(::ioctl(shared.lifeline.first.get(), FIONREAD, &left), 0);
-  EXPECT_GT(left, 50'000) << "who reads until nothing is left reads as long as the peer sends";
-  EXPECT_LT(left, 60'000);
-}
-
-// All the doorbells that a socket holds are gone after one look, so that they wake nobody again.
-TEST(Waiter, TakesAllDoorbellsThatFitTheSocket) {
-  Shared shared;
-  const char ring = 0;
-  while (::send(shared.lifeline.second.get(), &ring, 1, MSG_DONTWAIT) == 1) continue;
-  Waiter waiter(shared.lifeline.first.get());
-  waiter.finish_poll(shared.mine);
-  pollfd entry{.fd = waiter.poll_descriptor(), .events = POLLIN, .revents = 0};
-  EXPECT_EQ(::poll(&entry, 1, 0), 0);
-}
-
 // The descriptor is readable all the time; who waits looks at the clock all the same.
 TEST_P(WaitIn, APeerThatRingsWithoutEndDoesNotPutOffTheDeadline) {
-  Shared shared;
+  Sides shared;
   ASSERT_EQ(::send(shared.lifeline.second.get(), "", 1, 0), 1);
   struct Patience {
     std::int64_t until = monotonic_ns() + std::chrono::nanoseconds(10s).count();
@@ -525,7 +368,7 @@ TEST_P(WaitIn, APeerThatRingsWithoutEndDoesNotPutOffTheDeadline) {
 
 // No sleep on such a word lasts, and none ends by the clock.
 TEST_P(WaitIn, APeerThatChangesTheWordWithoutEndDoesNotPutOffTheDeadline) {
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get(), GetParam());
   const std::int64_t patience = monotonic_ns() + std::chrono::nanoseconds(10s).count();
   // Whoever looks has said just before that it sleeps.
@@ -538,7 +381,7 @@ TEST_P(WaitIn, APeerThatChangesTheWordWithoutEndDoesNotPutOffTheDeadline) {
 }
 
 TEST_P(WaitIn, AMomentBeforeTheMachinesStartHasPassed) {
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get(), GetParam());
   for (const std::int64_t at : {std::int64_t{-1}, -monotonic_ns(), INT64_MIN}) {
     // Each look is a round of who does not find its end.
@@ -550,7 +393,7 @@ TEST_P(WaitIn, AMomentBeforeTheMachinesStartHasPassed) {
 }
 
 TEST(Waiter, SurvivesNonsenseInThePeersSide) {
-  Shared shared;
+  Sides shared;
   Waiter waiter(shared.lifeline.first.get());
   shared.peers.parked = 77;
   waiter.wake(shared.mine, shared.peers);
@@ -561,40 +404,6 @@ TEST(Waiter, SurvivesNonsenseInThePeersSide) {
   EXPECT_EQ(errno, 0) << "that is no error of who wakes";
   EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(20s), [] { return false; }),
             Outcome::peer_gone);
-}
-
-TEST(Outcomes, HaveNamesAndErrnos) {
-  EXPECT_EQ(to_string(Outcome::peer_gone), "peer gone");
-  EXPECT_EQ(to_errno(Outcome::ok), 0);
-  EXPECT_EQ(to_errno(Outcome::would_block), EAGAIN);
-  EXPECT_EQ(to_errno(Outcome::timed_out), ETIMEDOUT);
-  EXPECT_EQ(to_errno(Outcome::interrupted), EINTR);
-  EXPECT_EQ(to_errno(Outcome::finished), EPIPE);
-  EXPECT_EQ(to_errno(Outcome::peer_gone), ECONNRESET);
-  EXPECT_EQ(to_errno(Outcome::broken), EPROTO);
-  EXPECT_EQ(to_errno(Outcome::too_big), EMSGSIZE);
-  EXPECT_EQ(to_errno(Outcome::dropped), ECONNABORTED);
-}
-
-TEST(Deadline, NeverOverflows) {
-  EXPECT_TRUE(Deadline::after(std::chrono::nanoseconds::max()).is_never());
-  const auto most = std::chrono::nanoseconds::max();
-  EXPECT_TRUE(Deadline::after(most - 1ns).is_never());
-  EXPECT_TRUE(Deadline::after(most - std::chrono::nanoseconds(monotonic_ns() - 1)).is_never());
-  const Deadline far = Deadline::after(most - std::chrono::nanoseconds(monotonic_ns()) - 1h);
-  EXPECT_FALSE(far.is_never());
-  EXPECT_GT(far, Deadline::after(24h));
-  EXPECT_TRUE(Deadline::after(-1s).is_now());
-}
-
-TEST(Deadline, HasAMomentThatTheKernelTakes) {
-  for (const std::int64_t at : {std::int64_t{-1}, INT64_MIN}) {
-    EXPECT_GE(Deadline(at).moment().tv_sec, 0);
-    EXPECT_GE(Deadline(at).moment().tv_nsec, 0);
-    EXPECT_FALSE(Deadline(at).is_now()) << "that would not be a deadline that has passed";
-    EXPECT_LT(Deadline(at), Deadline(monotonic_ns()));
-    EXPECT_EQ(Deadline(at).left().tv_nsec, 0);
-  }
 }
 
 }  // namespace

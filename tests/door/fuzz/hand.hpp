@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include <array>
+#include <span>
 
 #include "call/session.hpp"
 #include "door/fuzz/input.hpp"
+#include "harness/ancillary_message.hpp"
 
 namespace farcall::door::fuzz {
 
@@ -52,21 +54,8 @@ inline void send_packet(int socket, Input& input) {
     std::memcpy(bytes.data(), &header, sizeof header);
     size = sizeof header;
   }
-  iovec piece{.iov_base = bytes.data(), .iov_len = size};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(6 * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  if (count != 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(count * sizeof(int));
-    std::memcpy(CMSG_DATA(rights), fds.data(), count * sizeof(int));
-  }
-  (void)!::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)test::send_with_descriptors(socket, std::as_bytes(std::span(bytes).first(size)),
+                                    std::span(fds).first(count), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 // Everything but the turn, which is given last.

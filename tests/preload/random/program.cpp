@@ -32,6 +32,7 @@
 #include <string_view>
 #include <thread>
 
+#include "harness/ancillary_message.hpp"
 #include "harness/thread_state.hpp"
 
 namespace farcall::preload::test {
@@ -154,41 +155,16 @@ void execute_something() {
   }
 }
 
-union Rights {
-  cmsghdr header;
-  char bytes[CMSG_SPACE(sizeof(int))];
-};
-
 void send_descriptor(int socket, int fd) {
-  Rights rights{};
-  char byte = 'x';
-  iovec part{.iov_base = &byte, .iov_len = 1};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = &rights;
-  message.msg_controllen = sizeof rights;
-  rights.header = {
-      .cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-  std::memcpy(CMSG_DATA(&rights.header), &fd, sizeof fd);
-  while (::sendmsg(socket, &message, 0) != 1)
+  while (!farcall::test::send_descriptor(socket, fd, 0))
     if (errno != EINTR) fail("pass a descriptor");
 }
 
 int receive_descriptor(int socket) {
-  Rights rights{};
-  char byte = 0;
-  iovec part{.iov_base = &byte, .iov_len = 1};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = &rights;
-  message.msg_controllen = sizeof rights;
-  while (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1)
+  farcall::test::AncillaryMessage message(farcall::test::kRoomForOneDescriptor);
+  while (message.receive(socket, MSG_CMSG_CLOEXEC) != 1)
     if (errno != EINTR) fail("take a descriptor");
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(&rights.header), sizeof fd);
-  return fd;
+  return message.descriptors().at(0);
 }
 
 // The end goes on in a process that has its descriptor by a message only.
