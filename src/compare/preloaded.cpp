@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "compare/library.hpp"
+#include "compare/preload_library.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
 

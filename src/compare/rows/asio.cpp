@@ -96,32 +96,16 @@ class AsioConnection final : public Connection {
   UniqueFd server_;
 };
 
-class AsioRow final : public Row {
- public:
-  explicit AsioRow(bool loops)
-      : Row({.mechanism = loops ? "asio" : "asio_sync",
-             .engine = "library",
-             .wait = "block",
-             .description = loops ? "Asio, its loop over a Unix stream socket"
-                                  : "Asio, blocking functions over a Unix stream socket"}),
-        loops_(loops) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    return conditions.message_bytes == 0
-               ? "a stream of bytes has no empty messages; the least is 1 byte"
-               : "";
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<AsioConnection>(loops_);
-  }
-
- private:
-  bool loops_;
-};
-
 }  // namespace
 
 void add_asio(RowList& list) {
-  for (const bool loops : {true, false}) list.add<AsioRow>(loops);
+  const auto add = [&](bool loops, const char* mechanism, const char* description) {
+    list.add(
+        {.mechanism = mechanism, .engine = "library", .wait = "block", .description = description},
+        makes<AsioConnection>(loops), refuses_empty);
+  };
+  add(true, "asio", "Asio, its loop over a Unix stream socket");
+  add(false, "asio_sync", "Asio, blocking functions over a Unix stream socket");
 }
 
 }  // namespace farcall::compare

@@ -78,33 +78,24 @@ class CallConnection final : public Connection {
   WaitMode wait_;
 };
 
-class CallRow final : public Row {
- public:
-  explicit CallRow(WaitMode wait)
-      : Row({.mechanism = "call",
-             .engine = "shared",
-             .wait = std::string(to_string(wait)),
-             .description = "a call to a port of this library",
-             .streams = false,
-             .waits = true}),
-        wait_(wait) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<CallConnection>(conditions, wait_);
-  }
-
- private:
-  WaitMode wait_;
-};
+void add(RowList& list, WaitMode wait) {
+  list.add({.mechanism = "call",
+            .engine = "shared",
+            .wait = std::string(to_string(wait)),
+            .description = "a call to a port of this library",
+            .streams = false,
+            .waits = true},
+           makes<CallConnection>(wait));
+}
 
 }  // namespace
 
 void add_call(RowList& list) {
-  for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
-    list.add<CallRow>(wait);
+  for (const WaitMode wait : kAllWaits) add(list, wait);
 }
 
 void add_call_of_many(RowList& list) {
-  for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block}) list.add<CallRow>(wait);
+  for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block}) add(list, wait);
 }
 
 }  // namespace farcall::compare

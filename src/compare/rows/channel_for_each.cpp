@@ -56,34 +56,27 @@ class Channels final : public Connection {
   std::vector<AnyChannel> channels_;
 };
 
-class ChannelForEachRow final : public Row {
- public:
-  ChannelForEachRow(const AnyMechanism& mechanism, WaitMode wait, const char* description)
-      : Row({.mechanism = std::string(mechanism.properties().name),
-             .engine = mechanism.properties().waits ? "shared" : "linux",
-             .wait = std::string(to_string(wait)),
-             .description = description,
-             .waits = mechanism.properties().waits,
-             .policy = "block"}),
-        mechanism_(mechanism),
-        wait_(wait) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    const channel::Options options{.buffer_bytes = conditions.depth_bytes, .wait = wait_};
-    return std::make_unique<Channels>(mechanism_, options, conditions.readers);
-  }
-
- private:
-  const AnyMechanism& mechanism_;
-  WaitMode wait_;
-};
+void add(RowList& list, const char* name, WaitMode wait, const char* description) {
+  const AnyMechanism& mechanism = *channel::find_mechanism(name);
+  const bool waits = mechanism.properties().waits;
+  list.add({.mechanism = name,
+            .engine = waits ? "shared" : "linux",
+            .wait = std::string(to_string(wait)),
+            .description = description,
+            .waits = waits,
+            .policy = "block"},
+           [&mechanism, wait](const Conditions& conditions) {
+             const channel::Options options{.buffer_bytes = conditions.depth_bytes, .wait = wait};
+             return std::make_unique<Channels>(mechanism, options, conditions.readers);
+           });
+}
 
 }  // namespace
 
 void add_channel_for_each(RowList& list) {
   for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block})
-    list.add<ChannelForEachRow>(*channel::find_mechanism("ring"), wait, "a ring for each reader");
-  list.add<ChannelForEachRow>(*channel::find_mechanism("pipe"), WaitMode::block,
-                              "a pipe for each reader");
+    add(list, "ring", wait, "a ring for each reader");
+  add(list, "pipe", WaitMode::block, "a pipe for each reader");
 }
 
 }  // namespace farcall::compare

@@ -211,27 +211,20 @@ class DbusConnection final : public Connection {
   std::pair<UniqueFd, UniqueFd> sockets_ = socket_pair();
 };
 
-class DbusRow final : public Row {
- public:
-  DbusRow()
-      : Row({.mechanism = "dbus",
-             .engine = "library",
-             .wait = "block",
-             .description = "D-Bus (sd-bus), a method call by way of a dbus-daemon",
-             .streams = false,
-             .helped = true}) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    constexpr std::size_t kMost = std::size_t{32} << 20;  // dbus-daemon's own limit is near
-    if (conditions.message_bytes > kMost) return "dbus-daemon takes no longer messages";
-    return {};
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<DbusConnection>();
-  }
-};
-
 }  // namespace
 
-void add_dbus(RowList& list) { list.add<DbusRow>(); }
+void add_dbus(RowList& list) {
+  list.add({.mechanism = "dbus",
+            .engine = "library",
+            .wait = "block",
+            .description = "D-Bus (sd-bus), a method call by way of a dbus-daemon",
+            .streams = false,
+            .helped = true},
+           makes<DbusConnection>(), [](const Conditions& conditions) {
+             constexpr std::size_t kMost = std::size_t{32}
+                                           << 20;  // dbus-daemon's own limit is near
+             return conditions.message_bytes > kMost ? "dbus-daemon takes no longer messages" : "";
+           });
+}
 
 }  // namespace farcall::compare

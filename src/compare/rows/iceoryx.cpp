@@ -253,28 +253,19 @@ class IceoryxConnection final : public Connection {
   Daemon daemon_;
 };
 
-class IceoryxRow final : public Row {
- public:
-  explicit IceoryxRow(bool overwrites)
-      : Row({.mechanism = overwrites ? "iceoryx_overwrite" : "iceoryx",
-             .engine = "library",
-             .wait = "block",
-             .description = overwrites ? "iceoryx, with its daemon; slow readers miss what is old"
-                                       : "iceoryx, with its daemon; the writer waits",
-             .policy = overwrites ? "overwrite" : "block"}),
-        overwrites_(overwrites) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<IceoryxConnection>(conditions, overwrites_);
-  }
-
- private:
-  bool overwrites_;
-};
-
 }  // namespace
 
 void add_iceoryx(RowList& list) {
-  for (const bool overwrites : {false, true}) list.add<IceoryxRow>(overwrites);
+  const auto add = [&](bool overwrites, const char* mechanism, const char* description) {
+    list.add({.mechanism = mechanism,
+              .engine = "library",
+              .wait = "block",
+              .description = description,
+              .policy = overwrites ? "overwrite" : "block"},
+             makes<IceoryxConnection>(overwrites));
+  };
+  add(false, "iceoryx", "iceoryx, with its daemon; the writer waits");
+  add(true, "iceoryx_overwrite", "iceoryx, with its daemon; slow readers miss what is old");
 }
 
 }  // namespace farcall::compare

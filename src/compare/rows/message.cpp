@@ -114,7 +114,7 @@ class Correspondent final : public Endpoint {
 
 class MessageConnection final : public Connection {
  public:
-  MessageConnection(std::string wait, const Conditions& conditions, bool one_way)
+  MessageConnection(const Conditions& conditions, std::string wait, bool one_way)
       : wait_(std::move(wait)), conditions_(conditions), one_way_(one_way) {}
   std::unique_ptr<Endpoint> open(Role role) override {
     // Read by the library when this process first has to do with messages, which is now.
@@ -133,39 +133,29 @@ class MessageConnection final : public Connection {
   bool one_way_;
 };
 
-class MessageRow final : public Row {
- public:
-  MessageRow(std::string mechanism, std::string description, WaitMode wait, bool one_way)
-      : Row({.mechanism = std::move(mechanism),
-             .engine = "shared",
-             .wait = std::string(to_string(wait)),
-             .description = std::move(description),
-             .streams = one_way,
-             .waits = true}),
-        one_way_(one_way) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<MessageConnection>(info().wait, conditions, one_way_);
-  }
-
- private:
-  bool one_way_;
-};
+void add(RowList& list, const char* mechanism, const char* description, WaitMode wait,
+         bool one_way) {
+  list.add({.mechanism = mechanism,
+            .engine = "shared",
+            .wait = std::string(to_string(wait)),
+            .description = description,
+            .streams = one_way,
+            .waits = true},
+           makes<MessageConnection>(std::string(to_string(wait)), one_way));
+}
 
 }  // namespace
 
 void add_message(RowList& list) {
-  for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
-    list.add<MessageRow>("message_call", "send, receive and reply, the message there and back",
-                         wait, false);
-  for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
-    list.add<MessageRow>("message_send", "messages that want no reply, through channels", wait,
-                         true);
+  for (const WaitMode wait : kAllWaits)
+    add(list, "message_call", "send, receive and reply, the message there and back", wait, false);
+  for (const WaitMode wait : kAllWaits)
+    add(list, "message_send", "messages that want no reply, through channels", wait, true);
 }
 
 void add_message_of_many(RowList& list) {
   for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block})
-    list.add<MessageRow>("message_call", "messages to one channel of a server, one thread", wait,
-                         false);
+    add(list, "message_call", "messages to one channel of a server, one thread", wait, false);
 }
 
 }  // namespace farcall::compare

@@ -98,28 +98,26 @@ void* load(std::string_view name) {
   return module;
 }
 
-class ModuleRow final : public Row {
- public:
-  ModuleRow(std::string_view module, RowInfo info) : Row(std::move(info)), module_(module) {}
-  void prepare() const override { load(module_); }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    const auto make = reinterpret_cast<decltype(&farcall_peer_connection)>(
-        ::dlsym(load(module_), "farcall_peer_connection"));
-    if (make == nullptr) throw SystemError(ELIBBAD, "a peer's module without its function");
-    return std::unique_ptr<Connection>(make(conditions, info()));
-  }
-
- private:
-  std::string_view module_;
-};
+std::unique_ptr<Connection> connect(std::string_view module, const RowInfo& info,
+                                    const Conditions& conditions) {
+  const auto make = reinterpret_cast<decltype(&farcall_peer_connection)>(
+      ::dlsym(load(module), "farcall_peer_connection"));
+  if (make == nullptr) throw SystemError(ELIBBAD, "a peer's module without its function");
+  return std::unique_ptr<Connection>(make(conditions, info));
+}
 
 }  // namespace
 
 void add_modules(RowList& list, Workload workload) {
-  for (Peer& peer : peers()) {
+  for (const Peer& peer : peers()) {
     if (peer.info.policy.empty() != (workload == Workload::pair)) continue;
     if (kBuilt.find("," + std::string(peer.module) + ",") != std::string_view::npos) {
-      list.add<ModuleRow>(peer.module, std::move(peer.info));
+      list.add(
+          peer.info,
+          [peer](const Conditions& conditions) {
+            return connect(peer.module, peer.info, conditions);
+          },
+          {}, [module = peer.module] { load(module); });
       continue;
     }
     const auto listed = [&](const AbsentRow& row) { return row.mechanism == peer.info.mechanism; };

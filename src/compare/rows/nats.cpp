@@ -240,38 +240,33 @@ class BridgeConnection final : public Connection {
   std::unique_ptr<Child> importer_;
 };
 
-class NatsRow final : public Row {
- public:
-  explicit NatsRow(bool bridged)
-      : Row({.mechanism = bridged ? "bridge" : "nats",
-             .engine = bridged ? "shared" : "library",
-             .wait = bridged ? "adaptive" : "block",
-             .description = bridged ? "a message through two bridges and a NATS server"
-                                    : "NATS, request and reply through a server",
-             .streams = false,
-             .helped = true}),
-        bridged_(bridged) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    constexpr std::size_t kMost = std::size_t{1} << 20;  // of one message, without configuration
-    if (::access(kServer, X_OK) != 0) return "there is no nats-server; install it";
-    if (bridged_ && bridge_program().empty()) return "the package farcall-bridge is not installed";
-    if (!bridged_ && conditions.message_bytes > kMost) return "a message has at most 1 MiB";
-    return {};
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    if (bridged_) return std::make_unique<BridgeConnection>();
-    return std::make_unique<NatsConnection>();
-  }
-
- private:
-  bool bridged_;
-};
+std::string refuses(const Conditions& conditions, bool bridged) {
+  constexpr std::size_t kMost = std::size_t{1} << 20;  // of one message, without configuration
+  if (::access(kServer, X_OK) != 0) return "there is no nats-server; install it";
+  if (bridged && bridge_program().empty()) return "the package farcall-bridge is not installed";
+  if (!bridged && conditions.message_bytes > kMost) return "a message has at most 1 MiB";
+  return {};
+}
 
 }  // namespace
 
 void add_nats(RowList& list) {
-  list.add<NatsRow>(false);
-  list.add<NatsRow>(true);
+  list.add({.mechanism = "nats",
+            .engine = "library",
+            .wait = "block",
+            .description = "NATS, request and reply through a server",
+            .streams = false,
+            .helped = true},
+           makes<NatsConnection>(),
+           [](const Conditions& conditions) { return refuses(conditions, false); });
+  list.add({.mechanism = "bridge",
+            .engine = "shared",
+            .wait = "adaptive",
+            .description = "a message through two bridges and a NATS server",
+            .streams = false,
+            .helped = true},
+           makes<BridgeConnection>(),
+           [](const Conditions& conditions) { return refuses(conditions, true); });
 }
 
 }  // namespace farcall::compare

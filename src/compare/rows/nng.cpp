@@ -85,20 +85,14 @@ class NngConnection final : public Connection {
   Conditions conditions_;
 };
 
-class NngRow final : public Row {
- public:
-  NngRow()
-      : Row({.mechanism = "nng",
-             .engine = "library",
-             .wait = "block",
-             .description = "nng (nanomsg), a pair over ipc"}) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<NngConnection>(conditions);
-  }
-};
-
 }  // namespace
 
-void add_nng(RowList& list) { list.add<NngRow>(); }
+void add_nng(RowList& list) {
+  list.add({.mechanism = "nng",
+            .engine = "library",
+            .wait = "block",
+            .description = "nng (nanomsg), a pair over ipc"},
+           makes<NngConnection>());
+}
 
 }  // namespace farcall::compare

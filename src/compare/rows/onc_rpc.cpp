@@ -181,21 +181,15 @@ class OncConnection final : public Connection {
   UniqueFd server_;
 };
 
-class OncRow final : public Row {
- public:
-  OncRow()
-      : Row({.mechanism = "onc_rpc",
-             .engine = "library",
-             .wait = "block",
-             .description = "ONC RPC (libtirpc), a call over a Unix stream socket",
-             .streams = false}) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<OncConnection>();
-  }
-};
-
 }  // namespace
 
-void add_onc_rpc(RowList& list) { list.add<OncRow>(); }
+void add_onc_rpc(RowList& list) {
+  list.add({.mechanism = "onc_rpc",
+            .engine = "library",
+            .wait = "block",
+            .description = "ONC RPC (libtirpc), a call over a Unix stream socket",
+            .streams = false},
+           makes<OncConnection>());
+}
 
 }  // namespace farcall::compare

@@ -10,7 +10,7 @@
 #include <array>
 #include <vector>
 
-#include "compare/library.hpp"
+#include "compare/preload_library.hpp"
 #include "compare/rows/rows.hpp"
 #include "compare/rows/sockets.hpp"
 #include "compare/sides.hpp"
@@ -169,37 +169,22 @@ class PipePairs final : public Connection {
   std::vector<Stream> clients_;
 };
 
-template <class Made>
-class ManyStreamsRow final : public Row {
- public:
-  explicit ManyStreamsRow(RowInfo info) : Row(std::move(info)) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    if (conditions.crowd.idle != 0 && !Made::kAccepts)
-      return "pipes are made before a server has clients";
-    if (!info().preloaded) return {};
-    try {
-      find_library();
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-    return {};
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<Made>(conditions);
-  }
-};
-
 using Tcp = ManySockets<TcpListener>;
 using Unix = ManySockets<UnixListener<SOCK_STREAM>>;
 
 template <class Made>
 void add(RowList& list, const char* mechanism, const char* description, bool preloaded = false) {
-  list.add<ManyStreamsRow<Made>>(RowInfo{.mechanism = mechanism,
-                                         .engine = preloaded ? "shared" : "linux",
-                                         .wait = preloaded ? "adaptive" : "block",
-                                         .description = description,
-                                         .streams = false,
-                                         .preloaded = preloaded});
+  list.add({.mechanism = mechanism,
+            .engine = preloaded ? "shared" : "linux",
+            .wait = preloaded ? "adaptive" : "block",
+            .description = description,
+            .streams = false,
+            .preloaded = preloaded},
+           makes<Made>(), [preloaded](const Conditions& conditions) -> std::string {
+             if (conditions.crowd.idle != 0 && !Made::kAccepts)
+               return "pipes are made before a server has clients";
+             return preloaded ? why_no_library() : "";
+           });
 }
 
 }  // namespace

@@ -120,8 +120,8 @@ class ThriftServer final : public CallEndpoint {
 
 class ThriftConnection final : public Connection {
  public:
-  ThriftConnection(std::string name, bool over_farcall)
-      : name_(std::move(name)), over_farcall_(over_farcall) {
+  ThriftConnection(const Conditions& conditions, bool over_farcall)
+      : name_(conditions.name), over_farcall_(over_farcall) {
     // Only the last part: a name here has no slashes, and is short.
     name_ = name_.substr(name_.size() > 40 ? name_.size() - 40 : 0);
     std::ranges::replace(name_, '/', '-');
@@ -169,29 +169,21 @@ class ThriftConnection final : public Connection {
   bool over_farcall_;
 };
 
-class ThriftRow final : public Row {
- public:
-  explicit ThriftRow(bool over_farcall)
-      : Row({.mechanism = over_farcall ? "thrift_farcall" : "thrift_tsocket",
-             .engine = over_farcall ? "shared" : "library",
-             .wait = over_farcall ? "adaptive" : "block",
-             .description = over_farcall ? "Apache Thrift, a call over messages of this library"
-                                         : "Apache Thrift, a call over a TCP socket",
-             .streams = false}),
-        over_farcall_(over_farcall) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<ThriftConnection>(conditions.name, over_farcall_);
-  }
-
- private:
-  bool over_farcall_;
-};
-
 }  // namespace
 
 void add_thrift(RowList& list) {
-  list.add<ThriftRow>(false);
-  list.add<ThriftRow>(true);
+  list.add({.mechanism = "thrift_tsocket",
+            .engine = "library",
+            .wait = "block",
+            .description = "Apache Thrift, a call over a TCP socket",
+            .streams = false},
+           makes<ThriftConnection>(false));
+  list.add({.mechanism = "thrift_farcall",
+            .engine = "shared",
+            .wait = "adaptive",
+            .description = "Apache Thrift, a call over messages of this library",
+            .streams = false},
+           makes<ThriftConnection>(true));
 }
 
 }  // namespace farcall::compare

@@ -111,18 +111,6 @@ class ZeromqConnection final : public Connection {
   Conditions conditions_;
 };
 
-class ZeromqRow final : public Row {
- public:
-  ZeromqRow()
-      : Row({.mechanism = "zeromq",
-             .engine = "library",
-             .wait = "block",
-             .description = "ZeroMQ, a PAIR over ipc"}) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<ZeromqConnection>(conditions);
-  }
-};
-
 class ZeromqPublisher final : public Endpoint {
  public:
   ZeromqPublisher(const Conditions& conditions, bool drops) {
@@ -175,31 +163,27 @@ class ZeromqBroadcast final : public Connection {
   bool drops_;
 };
 
-class ZeromqBroadcastRow final : public Row {
- public:
-  explicit ZeromqBroadcastRow(bool drops)
-      : Row({.mechanism = drops ? "zeromq_drop" : "zeromq",
-             .engine = "library",
-             .wait = "block",
-             .description = drops
-                                ? "ZeroMQ, PUB and SUB over ipc; slow readers miss what is new"
-                                : "ZeroMQ, PUB and SUB over ipc; the writer waits for the slowest",
-             .policy = drops ? "drop" : "block"}),
-        drops_(drops) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<ZeromqBroadcast>(conditions, drops_);
-  }
-
- private:
-  bool drops_;
-};
-
 }  // namespace
 
-void add_zeromq(RowList& list) { list.add<ZeromqRow>(); }
+void add_zeromq(RowList& list) {
+  list.add({.mechanism = "zeromq",
+            .engine = "library",
+            .wait = "block",
+            .description = "ZeroMQ, a PAIR over ipc"},
+           makes<ZeromqConnection>());
+}
 
 void add_zeromq_broadcast(RowList& list) {
-  for (const bool drops : {false, true}) list.add<ZeromqBroadcastRow>(drops);
+  const auto add = [&](bool drops, const char* mechanism, const char* description) {
+    list.add({.mechanism = mechanism,
+              .engine = "library",
+              .wait = "block",
+              .description = description,
+              .policy = drops ? "drop" : "block"},
+             makes<ZeromqBroadcast>(drops));
+  };
+  add(false, "zeromq", "ZeroMQ, PUB and SUB over ipc; the writer waits for the slowest");
+  add(true, "zeromq_drop", "ZeroMQ, PUB and SUB over ipc; slow readers miss what is new");
 }
 
 }  // namespace farcall::compare

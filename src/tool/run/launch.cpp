@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "compare/library.hpp"
+#include "compare/preload_library.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
 #include "preload/settings.hpp"
