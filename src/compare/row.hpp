@@ -131,6 +131,29 @@ class CallEndpoint : public Endpoint {
  private:
   [[noreturn]] static void refuse() { throw MisuseError("this row has calls only"); }
 };
+// The halves of one whose sides are different.
+class CallingEnd : public CallEndpoint {
+ public:
+  void serve(Service&, std::span<std::byte>) final {
+    throw MisuseError("the client does not serve");
+  }
+};
+class ServingEnd : public CallEndpoint {
+ public:
+  void round_trip(std::span<const std::byte>, std::span<std::byte>) final {
+    throw MisuseError("the server does not call");
+  }
+};
+
+// The ends of a broadcast.
+class WritingEnd : public Endpoint {
+ public:
+  void receive(std::span<std::byte>) final { throw MisuseError("the writer does not read"); }
+};
+class ReadingEnd : public Endpoint {
+ public:
+  void send(std::span<const std::byte>) final { throw MisuseError("a reader does not write"); }
+};
 
 // What both processes know before they part. Made in the client; open() is called once in each
 // process, at the same time, and returns when the first message can be sent.

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <string>
 
+#include "compare/rows/introduction.hpp"
 #include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
@@ -76,24 +77,16 @@ class LoopEnd final : public Endpoint {
 
 class AsioConnection final : public Connection {
  public:
-  explicit AsioConnection(bool loops) : loops_(loops) {
-    int pair[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) throw_errno("socketpair");
-    client_.reset(pair[0]);
-    server_.reset(pair[1]);
-  }
+  explicit AsioConnection(bool loops) : loops_(loops) {}
   // A loop has descriptors that a fork would share, so it is made here.
   std::unique_ptr<Endpoint> open(Role role) override {
-    (role == Role::client ? server_ : client_).reset();
-    UniqueFd& own = role == Role::client ? client_ : server_;
-    if (loops_) return std::make_unique<LoopEnd>(std::move(own));
-    return std::make_unique<SyncEnd>(std::move(own));
+    if (loops_) return std::make_unique<LoopEnd>(sockets_.release(role));
+    return std::make_unique<SyncEnd>(sockets_.release(role));
   }
 
  private:
   bool loops_;
-  UniqueFd client_;
-  UniqueFd server_;
+  Introduction sockets_{SOCK_STREAM};
 };
 
 }  // namespace

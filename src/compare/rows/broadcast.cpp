@@ -15,23 +15,21 @@ void must_be_ok(Outcome outcome, const char* what) {
   if (outcome != Outcome::ok) throw SystemError(to_errno(outcome), what);
 }
 
-class PublishingEnd final : public Endpoint {
+class PublishingEnd final : public WritingEnd {
  public:
   explicit PublishingEnd(Publisher publisher) : publisher_(std::move(publisher)) {}
   void send(std::span<const std::byte> message) override {
     must_be_ok(publisher_.write(message, Deadline::never()), "broadcast");
   }
-  void receive(std::span<std::byte>) override { throw MisuseError("the writer reads not"); }
 
  private:
   Publisher publisher_;
 };
 
-class SubscribedEnd final : public Endpoint {
+class SubscribedEnd final : public ReadingEnd {
  public:
   SubscribedEnd(UniqueFd invitation, WaitMode wait)
       : subscriber_(Subscriber::adopt(std::move(invitation), {.wait = wait})) {}
-  void send(std::span<const std::byte>) override { throw MisuseError("a reader writes not"); }
   void receive(std::span<std::byte> message) override {
     std::size_t size = 0;
     must_be_ok(subscriber_.read(message, size, missed_, Deadline::never()), "read a broadcast");

@@ -13,24 +13,22 @@ namespace {
 using channel::AnyChannel;
 using channel::AnyMechanism;
 
-class WritingEnd final : public Endpoint {
+class AllWriters final : public WritingEnd {
  public:
-  explicit WritingEnd(std::vector<AnyChannel>& channels) {
+  explicit AllWriters(std::vector<AnyChannel>& channels) {
     for (AnyChannel& one : channels) writers_.push_back(one.take_writer());
   }
   void send(std::span<const std::byte> message) override {
     for (const auto& one : writers_) one->write(message);
   }
-  void receive(std::span<std::byte>) override { throw MisuseError("the writer reads not"); }
 
  private:
   std::vector<std::unique_ptr<channel::Writer>> writers_;
 };
 
-class ReadingEnd final : public Endpoint {
+class OneReader final : public ReadingEnd {
  public:
-  explicit ReadingEnd(std::unique_ptr<channel::Reader> reader) : reader_(std::move(reader)) {}
-  void send(std::span<const std::byte>) override { throw MisuseError("a reader writes not"); }
+  explicit OneReader(std::unique_ptr<channel::Reader> reader) : reader_(std::move(reader)) {}
   void receive(std::span<std::byte> message) override {
     if (reader_->read_fully(message) != message.size())
       throw SystemError(EPIPE, "the writer has closed the channel");
@@ -45,11 +43,11 @@ class Channels final : public Connection {
   Channels(const AnyMechanism& mechanism, const channel::Options& options, unsigned count) {
     for (unsigned i = 0; i < count; ++i) channels_.emplace_back(mechanism, options);
   }
-  std::unique_ptr<Endpoint> open(Role) override { return std::make_unique<WritingEnd>(channels_); }
+  std::unique_ptr<Endpoint> open(Role) override { return std::make_unique<AllWriters>(channels_); }
   std::unique_ptr<Endpoint> open_reader(unsigned index) override {
     auto mine = channels_[index].take_reader();
     channels_.clear();  // so that the end of each is seen
-    return std::make_unique<ReadingEnd>(std::move(mine));
+    return std::make_unique<OneReader>(std::move(mine));
   }
 
  private:

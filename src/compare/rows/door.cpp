@@ -24,7 +24,7 @@ void must_work(int result, const char* what) {
   if (result < 0) throw_errno(what);
 }
 
-class Caller final : public CallEndpoint {
+class Caller final : public CallingEnd {
  public:
   Caller(UniqueFd door, bool with_arguments)
       : door_(std::move(door)), with_arguments_(with_arguments) {}
@@ -45,9 +45,6 @@ class Caller final : public CallEndpoint {
     if (arguments.data_size != reply.size() || arguments.rsize != reply.size())
       throw SystemError(EPROTO, "the reply has another size");
   }
-  void serve(Service&, std::span<std::byte>) override {
-    throw MisuseError("the client serves not");
-  }
 
  private:
   UniqueFd door_;
@@ -55,7 +52,7 @@ class Caller final : public CallEndpoint {
 };
 
 // The procedure runs on threads of the library; the process's own waits for the phase to end.
-class Callee final : public CallEndpoint {
+class Callee final : public ServingEnd {
  public:
   Callee(int socket, const Conditions& conditions) {
     ::sem_init(&ended_, 0, 0);
@@ -70,9 +67,6 @@ class Callee final : public CallEndpoint {
   }
   ~Callee() override {
     for (UniqueFd& door : doors_) ::door_revoke(door.release());
-  }
-  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
-    throw MisuseError("the server calls not");
   }
   void serve(Service& service, std::span<std::byte>) override {
     // release: pairs with the procedure's acquire.

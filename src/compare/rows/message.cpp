@@ -37,7 +37,7 @@ int take_connection(int socket) {
   return must_work(farcall_adopt(take_descriptor(socket).release()), "farcall_adopt");
 }
 
-class Caller final : public CallEndpoint {
+class Caller final : public CallingEnd {
  public:
   explicit Caller(int socket) : connection_(take_connection(socket)) {}
   ~Caller() override { farcall_disconnect(connection_); }
@@ -49,24 +49,18 @@ class Caller final : public CallEndpoint {
     while (status < 0 && errno == EINTR);
     must_work(status, "farcall_send");
   }
-  void serve(Service&, std::span<std::byte>) override {
-    throw MisuseError("the client serves not");
-  }
 
  private:
   int connection_;
 };
 
-class Callee final : public CallEndpoint {
+class Callee final : public ServingEnd {
  public:
   Callee(int socket, const Conditions& conditions)
       : channel_(must_work(farcall_channel_create(0), "make a channel")) {
     offer_channel(socket, channel_, conditions);
   }
   ~Callee() override { farcall_channel_destroy(channel_); }
-  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
-    throw MisuseError("the server calls not");
-  }
   void serve(Service& service, std::span<std::byte> message) override {
     std::int64_t id = 0;
     for (bool more = true; more;) {

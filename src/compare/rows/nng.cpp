@@ -36,15 +36,7 @@ class NngEnd final : public Endpoint {
       check(::nng_listen(socket_, address.c_str(), nullptr, 0), "nng_listen");
     else
       dial(address);
-    // A word each way shows that both ends are ready.
-    std::byte hello{};
-    if (role == Role::client) {
-      send({&hello, 1});
-      receive({&hello, 1});
-    } else {
-      receive({&hello, 1});
-      send({&hello, 1});
-    }
+    greet(*this, role);
   }
   ~NngEnd() override { ::nng_close(socket_); }
 

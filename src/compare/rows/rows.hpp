@@ -83,6 +83,14 @@ inline std::size_t messages_in(std::size_t depth_bytes, const Conditions& condit
 void hand_out(int socket, int descriptor, const Conditions& conditions);
 UniqueFd take_descriptor(int socket);
 
+// A word each way, which shows that both ends are ready.
+inline void greet(Endpoint& end, Role role) {
+  std::byte hello{};
+  if (role == Role::client) end.send({&hello, 1});
+  end.receive({&hello, 1});
+  if (role == Role::server) end.send({&hello, 1});
+}
+
 // For rows that measure within one process: nothing to make, one end.
 template <class End>
 class LocalConnection final : public Connection {

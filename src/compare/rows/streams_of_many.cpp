@@ -3,13 +3,13 @@
 // A server with one thread and epoll, as servers of streams are written, and its many clients. What
 // the sockets of two of these rows go through is the preload library's business: nothing here knows
 // of it.
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include <array>
 #include <vector>
 
+#include "compare/pipe.hpp"
 #include "compare/preload_library.hpp"
 #include "compare/rows/rows.hpp"
 #include "compare/rows/sockets.hpp"
@@ -59,7 +59,7 @@ class PipeEnd final : public Endpoint {
   Stream stream_;
 };
 
-class ManyStreams final : public CallEndpoint {
+class ManyStreams final : public ServingEnd {
  public:
   ManyStreams(std::vector<Stream> streams, std::size_t message_bytes)
       : epoll_(::epoll_create1(EPOLL_CLOEXEC)), message_bytes_(message_bytes) {
@@ -70,9 +70,6 @@ class ManyStreams final : public CallEndpoint {
       if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, peers_[i].stream.in.get(), &event) != 0)
         throw_errno("epoll_ctl");
     }
-  }
-  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
-    throw MisuseError("the server calls not");
   }
   void serve(Service& service, std::span<std::byte>) override {
     std::array<epoll_event, kMostClients> events{};
@@ -158,12 +155,6 @@ class PipePairs final : public Connection {
   }
 
  private:
-  static std::pair<UniqueFd, UniqueFd> make_pipe() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe2");
-    return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-  }
-
   std::size_t message_bytes_;
   std::vector<Stream> servers_;
   std::vector<Stream> clients_;

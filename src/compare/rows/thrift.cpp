@@ -72,7 +72,7 @@ void read(TBinaryProtocol& protocol, std::string& data) {
   protocol.getTransport()->readEnd();
 }
 
-class ThriftClient final : public CallEndpoint {
+class ThriftClient final : public CallingEnd {
  public:
   explicit ThriftClient(const std::shared_ptr<TTransport>& transport) : protocol_(transport) {
     transport->open();
@@ -84,25 +84,19 @@ class ThriftClient final : public CallEndpoint {
     if (data_.size() != reply.size()) throw SystemError(EPROTO, "the reply has another size");
     std::ranges::copy(std::as_bytes(std::span(data_)), reply.begin());
   }
-  void serve(Service&, std::span<std::byte>) override {
-    throw MisuseError("the client serves not");
-  }
 
  private:
   TBinaryProtocol protocol_;
   std::string data_;
 };
 
-class ThriftServer final : public CallEndpoint {
+class ThriftServer final : public ServingEnd {
  public:
   explicit ThriftServer(std::unique_ptr<TServerTransport> listener, bool buffered)
       : listener_(std::move(listener)) {
     std::shared_ptr<TTransport> transport = listener_->accept();
     if (buffered) transport = std::make_shared<TBufferedTransport>(transport);
     protocol_ = std::make_unique<TBinaryProtocol>(transport);
-  }
-  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
-    throw MisuseError("the server calls not");
   }
   void serve(Service& service, std::span<std::byte>) override {
     for (bool more = true; more;) {

@@ -83,15 +83,8 @@ class ZeromqEnd final : public Endpoint {
       socket_.bind(address_of(conditions));
     else
       socket_.connect(address_of(conditions));
-    // Connecting happens in the background: a word each way shows that it is done.
-    std::byte hello{};
-    if (role == Role::client) {
-      send({&hello, 1});
-      receive({&hello, 1});
-    } else {
-      receive({&hello, 1});
-      send({&hello, 1});
-    }
+    // Connecting happens in the background.
+    greet(*this, role);
   }
   void send(std::span<const std::byte> message) override { socket_.send(message); }
   void receive(std::span<std::byte> message) override { socket_.receive(message); }
@@ -111,7 +104,7 @@ class ZeromqConnection final : public Connection {
   Conditions conditions_;
 };
 
-class ZeromqPublisher final : public Endpoint {
+class ZeromqPublisher final : public WritingEnd {
  public:
   ZeromqPublisher(const Conditions& conditions, bool drops) {
     socket_.leave_open();
@@ -126,13 +119,12 @@ class ZeromqPublisher final : public Endpoint {
     }
   }
   void send(std::span<const std::byte> message) override { socket_.send(message); }
-  void receive(std::span<std::byte>) override { throw MisuseError("the writer reads not"); }
 
  private:
   Socket socket_{ZMQ_XPUB};
 };
 
-class ZeromqSubscriber final : public Endpoint {
+class ZeromqSubscriber final : public ReadingEnd {
  public:
   explicit ZeromqSubscriber(const Conditions& conditions) {
     socket_.leave_open();
@@ -140,7 +132,6 @@ class ZeromqSubscriber final : public Endpoint {
     socket_.subscribe();
     socket_.connect(address_of(conditions));
   }
-  void send(std::span<const std::byte>) override { throw MisuseError("a reader writes not"); }
   void receive(std::span<std::byte> message) override { socket_.receive(message); }
 
  private:
