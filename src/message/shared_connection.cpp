@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
+#include "memory/to_number.hpp"
 #include "message/shared.hpp"
 #include "process/background.hpp"
 
@@ -39,11 +39,7 @@ std::optional<unsigned> flags_of(int fd) noexcept {
   const std::string_view name = address->name();
   if (!name.starts_with(kConnectionPrefix)) return std::nullopt;
   const std::size_t slash = name.rfind('/');
-  unsigned flags = 0;
-  const auto [end, error] =
-      std::from_chars(name.data() + slash + 1, name.data() + name.size(), flags);
-  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  return flags;
+  return to_number<unsigned>(name.substr(slash + 1));
 }
 
 // Closes a way to a channel. What others than this process's own user and root have left there may

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
 #include "compare/rows/module.hpp"
 #include "farcall/error.hpp"
+#include "process/programs.hpp"
 
 namespace farcall::compare {
 namespace {
@@ -81,10 +81,9 @@ constexpr std::string_view kBuilt = "," FARCALL_MODULES ",";
 
 // Beside the command, in the build tree or in the installation.
 std::string find_module(std::string_view name) {
-  const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::string file = "farcall-peer-" + std::string(name) + ".so";
-  for (const auto& place : {here / "peers", here / "../libexec/farcall"})
-    if (::access((place / file).c_str(), R_OK) == 0) return place / file;
+  const auto found = process::beside_program({"peers/" + file, "../libexec/farcall/" + file}, R_OK);
+  if (!found.empty()) return found;
   throw SystemError(ENOENT, "find " + file + " (looked beside the command)");
 }
 

@@ -24,6 +24,7 @@
 #include "farcall/error.hpp"
 #include "farcall/message.h"
 #include "farcall/wait.hpp"
+#include "process/programs.hpp"
 
 namespace farcall::compare {
 namespace {
@@ -32,10 +33,7 @@ constexpr const char* kServer = "/usr/sbin/nats-server";
 constexpr auto kStart = std::chrono::seconds(20);
 
 std::filesystem::path bridge_program() {
-  const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  for (const auto& place : {here / "farcall-bridge", here / "../libexec/farcall/farcall-bridge"})
-    if (::access(place.c_str(), X_OK) == 0) return place;
-  return {};
+  return process::beside_program({"farcall-bridge", "../libexec/farcall/farcall-bridge"}, X_OK);
 }
 
 void must_succeed(natsStatus status, const char* what) {
@@ -48,9 +46,7 @@ class Child {
  public:
   explicit Child(const std::vector<std::string>& words) {
     const pid_t parent = ::getpid();
-    std::vector<char*> arguments;
-    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
+    const std::vector<char*> arguments = process::arguments_of(words);
     pid_ = ::fork();
     if (pid_ != 0) return;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);

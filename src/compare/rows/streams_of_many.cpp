@@ -14,18 +14,10 @@
 #include "compare/rows/rows.hpp"
 #include "compare/rows/sockets.hpp"
 #include "compare/sides.hpp"
+#include "memory/write_all.hpp"
 
 namespace farcall::compare {
 namespace {
-
-void write_all(int fd, std::span<const std::byte> message) {
-  while (!message.empty()) {
-    const ssize_t wrote = ::write(fd, message.data(), message.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) throw_errno("write");
-    message = message.subspan(static_cast<std::size_t>(wrote));
-  }
-}
 
 // How many bytes there were, at most as many as asked for; 0 after the last.
 std::size_t read_some(int fd, std::span<std::byte> memory) {
@@ -46,7 +38,9 @@ struct Stream {
 class PipeEnd final : public Endpoint {
  public:
   explicit PipeEnd(Stream stream) : stream_(std::move(stream)) {}
-  void send(std::span<const std::byte> message) override { write_all(stream_.reply(), message); }
+  void send(std::span<const std::byte> message) override {
+    write_all(stream_.reply(), message, "write");
+  }
   void receive(std::span<std::byte> message) override {
     while (!message.empty()) {
       const std::size_t got = read_some(stream_.in.get(), message);
@@ -102,7 +96,7 @@ class ManyStreams final : public ServingEnd {
     if (peer.got < message.size()) return true;
     peer.got = 0;
     const bool more = service.answer(message);
-    write_all(peer.stream.reply(), message);
+    write_all(peer.stream.reply(), message, "write");
     return more;
   }
 
