@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -14,6 +13,7 @@
 #include "memory/to_number.hpp"
 #include "message/shared.hpp"
 #include "process/background.hpp"
+#include "socket/wait_for.hpp"
 
 namespace farcall::message {
 namespace {
@@ -286,8 +286,7 @@ void SharedConnection::send_packet(const PulsePacket& packet) {
   if (pulses_->send(branch_.get(), packet)) return;
   // The server has gone, or it has too many such sockets.
   pulses_.reset();
-  pollfd port{.fd = branch_.get(), .events = POLLRDHUP, .revents = 0};
-  if (::poll(&port, 1, 0) > 0) throw SystemError(ESRCH, "the server has gone");
+  if (events_now(branch_.get(), POLLRDHUP) != 0) throw SystemError(ESRCH, "the server has gone");
   throw SystemError(EAGAIN, "too many sockets for pulses");
 }
 

@@ -287,8 +287,7 @@ Credentials effective() noexcept {
 
 // No bytes mean the end, or a packet that holds none.
 bool at_end(int packet_socket) {
-  pollfd entry{.fd = packet_socket, .events = POLLRDHUP, .revents = 0};
-  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  return (events_now(packet_socket, POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 }  // namespace
