@@ -281,7 +281,7 @@ namespace {
 // A thread that can be cancelled between any two instructions is cancelled where others are. Has
 // nothing to clean up: it could not be unwound.
 extern "C" int door_call(int d, door_arg_t* params) {
-  using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
+  using namespace farcall::door;
   const CallWait wait{.since = farcall::SignalCount::now()};  // first of all
   int type = PTHREAD_CANCEL_DEFERRED;
   ::pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);

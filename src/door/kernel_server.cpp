@@ -224,8 +224,8 @@ bool KernelServer::receive(Dispatch& call, bool cancellable) {
   begin(call_);
   serving = true;
   if (pool_->idle_threads() == 0) ask_for_thread(*pool_, pool_->only_door.lock(), {});
-  call.procedure = reinterpret_cast<door_server_procedure_t*>(arguments_.procedure);  // NOLINT
-  call.cookie = reinterpret_cast<void*>(arguments_.cookie);                           // NOLINT
+  call.procedure = reinterpret_cast<door_server_procedure_t*>(arguments_.procedure);
+  call.cookie = reinterpret_cast<void*>(arguments_.cookie);
   if (is_notice()) {
     call.data = static_cast<char*>(DOOR_UNREF_DATA);
   } else if (arguments_.length != 0) {
