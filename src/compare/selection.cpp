@@ -82,7 +82,7 @@ std::vector<std::size_t> parse_sizes(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     const auto size = parse_size(text);
     if (!size)
-      throw UsageError(fmt::format("\"{}\" is no size; sizes are like 64, 1K, 64K, 16M", text));
+      throw UsageError(fmt::format("invalid size \"{}\"; sizes are like 64, 1K, 64K, 16M", text));
     if (*size > std::size_t{1} << 30)
       throw UsageError(fmt::format("messages of more than 1 GiB cannot be measured; {} is", text));
     sizes.insert(*size);

@@ -102,7 +102,7 @@ void add_capture(Command root, int& exit_code) {
   command.option("-p,--pid", asked->options.pids, "Only these processes (all of your user)")
       .separated_by_commas();
   command.flag("-a,--all-users", asked->options.all_users,
-               "Those of other users as well, as far as you may look: as root, of all");
+               "Also other users' processes that you may trace: all, as root");
   command.option("-c,--count", asked->options.packets, "End after so many packets; 0: do not")
       .between(0, INT32_MAX);
   command

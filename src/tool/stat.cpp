@@ -76,7 +76,7 @@ void print_half(const char* what, const observe::Half& half) {
   print_way(what, half);
   if (half.dropped != 0) fmt::print("              {} missed\n", half.dropped);
   if ((half.sleeps | half.spun_ns | half.wakes | half.waiting_since) == 0) return;
-  fmt::print("              slept {} times, {} in all; looked for {}; woke the other {} times{}\n",
+  fmt::print("              slept {} times, {} in all; spun for {}; woke the other {} times{}\n",
              half.sleeps, top::spelled_time(half.slept_ns), top::spelled_time(half.spun_ns),
              half.wakes, half.waiting_since != 0 ? "; asleep now" : "");
 }
