@@ -25,21 +25,17 @@ namespace farcall {
 bool wait_for(int fd, short events, Deadline deadline, std::optional<SignalCount> since) {
   for (;;) {
     pollfd entry{.fd = fd, .events = events, .revents = 0};
-    timespec left{};
-    if (!deadline.is_never()) {
-      const std::int64_t ns = std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0);
-      left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
-    }
+    const timespec left = deadline.left();
     std::optional<HeldSignals> held;
     if (since) {
       held.emplace();
-      if (SignalCount::now() != *since) throw SystemError(EINTR, "poll of a socket");
+      if (SignalCount::now() != *since) throw SystemError(EINTR, "poll");
     }
     const int count =
         ::ppoll(&entry, 1, deadline.is_never() ? nullptr : &left, held ? held->before() : nullptr);
     if (count > 0) return true;
     if (count == 0) return false;
-    if (errno != EINTR || since) throw_errno("poll of a socket");
+    if (errno != EINTR || since) throw_errno("poll");
   }
 }
 
