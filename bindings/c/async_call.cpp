@@ -67,8 +67,8 @@ int take(Begun& begun, farcall_answer& answer, Deadline until, SignalCount since
 }  // namespace
 }  // namespace farcall::c
 
-using namespace farcall;     // NOLINT(google-build-using-namespace): C functions follow
-using namespace farcall::c;  // NOLINT(google-build-using-namespace)
+using namespace farcall;  // C functions follow
+using namespace farcall::c;
 
 int farcall_client_begin(farcall_client* client, const void* request, size_t size,
                          const farcall_call_options* options, farcall_call** call) {

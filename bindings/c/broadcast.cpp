@@ -117,8 +117,8 @@ void poll_end(Owned<Side>* side) noexcept {
 }  // namespace
 }  // namespace farcall::c
 
-using namespace farcall;     // NOLINT(google-build-using-namespace): C functions follow
-using namespace farcall::c;  // NOLINT(google-build-using-namespace)
+using namespace farcall;  // C functions follow
+using namespace farcall::c;
 
 int farcall_publisher_create(const char* name, const farcall_publisher_options* options,
                              farcall_publisher** publisher) {

@@ -153,8 +153,8 @@ int door_of(const farcall_client* client) noexcept {
 
 }  // namespace farcall::c
 
-using namespace farcall;     // NOLINT(google-build-using-namespace): C functions follow
-using namespace farcall::c;  // NOLINT(google-build-using-namespace)
+using namespace farcall;  // C functions follow
+using namespace farcall::c;
 
 int farcall_client_open(const char* path, int64_t timeout, farcall_client** client) {
   const SignalCount since = SignalCount::now();

@@ -18,7 +18,7 @@ namespace {
 std::atomic<std::uint64_t> forks{0};
 void count_fork() { forks.fetch_add(1, std::memory_order_relaxed); }
 [[maybe_unused]] const bool kCounts =
-    (process::around_fork(process::Room::call, count_fork, nullptr, nullptr), true);
+    (process::around_fork(process::ForkOrder::call, count_fork, nullptr, nullptr), true);
 
 void check_descriptor(int fd) {
   if (::fcntl(fd, F_GETFD) < 0) throw SystemError(EBADF, "an end of a pipe");

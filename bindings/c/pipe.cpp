@@ -81,8 +81,8 @@ void poll_end(Pipe* end, Half half) noexcept {
 }  // namespace
 }  // namespace farcall::c
 
-using namespace farcall;     // NOLINT(google-build-using-namespace): C functions follow
-using namespace farcall::c;  // NOLINT(google-build-using-namespace)
+using namespace farcall;  // C functions follow
+using namespace farcall::c;
 
 int farcall_pipe_create(const farcall_pipe_options* options, farcall_pipe** one,
                         farcall_pipe** other) {

@@ -148,8 +148,8 @@ void check(const char* name, farcall_pipe* const* end) {
 }  // namespace
 }  // namespace farcall::c
 
-using namespace farcall;     // NOLINT(google-build-using-namespace): C functions follow
-using namespace farcall::c;  // NOLINT(google-build-using-namespace)
+using namespace farcall;  // C functions follow
+using namespace farcall::c;
 
 int farcall_pipe_serve(const char* name, const farcall_pipe_options* options, std::int64_t timeout,
                        farcall_pipe** end) {

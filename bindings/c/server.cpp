@@ -63,8 +63,8 @@ farcall_server* serve(const char* path, farcall_procedure procedure, void* given
 }  // namespace
 }  // namespace farcall::c
 
-using namespace farcall;     // NOLINT(google-build-using-namespace): C functions follow
-using namespace farcall::c;  // NOLINT(google-build-using-namespace)
+using namespace farcall;  // C functions follow
+using namespace farcall::c;
 
 int farcall_server_create(const char* path, farcall_procedure procedure, void* context,
                           const farcall_server_options* options, farcall_server** server) {

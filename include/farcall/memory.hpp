@@ -61,6 +61,8 @@ class Mapping {
   static Mapping reserve(std::size_t size);
   // Anonymous memory shared with children forked from now on. Throws SystemError.
   static Mapping anonymous_shared(std::size_t size);
+  // The same for this process alone, at least `size` bytes; empty, with errno, where there is none.
+  static Mapping anonymous_private(std::size_t size) noexcept;
 
   [[nodiscard]] std::byte* data() const noexcept { return address_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -23,6 +22,7 @@
 
 #include "bridge/bridge.hpp"
 #include "farcall/message.h"
+#include "memory/to_number.hpp"
 
 namespace farcall::bridge {
 namespace {
@@ -326,11 +326,7 @@ void validate_server(const std::string& url) {
   if (scheme != std::string::npos) host.remove_prefix(scheme + 3);
   const std::size_t port = host.find(':', std::min(host.rfind(']'), host.rfind('@')) + 1);
   int number = 1;
-  if (port != std::string_view::npos) {
-    const char* const end = host.data() + host.size();
-    const auto [last, error] = std::from_chars(host.data() + port + 1, end, number);
-    if (error != std::errc() || last != end) number = 0;
-  }
+  if (port != std::string_view::npos) number = to_number<int>(host.substr(port + 1)).value_or(0);
   if ((scheme != std::string::npos && !known) || host.empty() || port == 0 || number < 1 ||
       number > 65535)
     throw BridgeError(

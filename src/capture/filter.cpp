@@ -4,10 +4,11 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
+
+#include "memory/to_number.hpp"
 
 namespace farcall::capture {
 namespace {
@@ -123,10 +124,8 @@ class FilterParser {
                    "broadcast");
   }
   void number(Op op, std::uint32_t most) {
-    std::uint32_t value = 0;
-    const char* const end = word_.data() + word_.size();
-    const auto [at, error] = std::from_chars(word_.data(), end, value);
-    if (error != std::errc{} || at != end || value > most || value == 0)
+    const std::uint32_t value = to_number<std::uint32_t>(word_).value_or(0);
+    if (value > most || value == 0)
       fail("\"" + word_ + "\" is not a number from 1 to " + std::to_string(most));
     steps_.push_back({.op = op, .number = value});
     next();

@@ -10,7 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <exception>
@@ -18,6 +17,7 @@
 #include <utility>
 
 #include "farcall/error.hpp"
+#include "socket/wait_for.hpp"
 
 namespace farcall::channel {
 namespace {
@@ -70,22 +70,7 @@ std::optional<ExitStatus> reap(pid_t pid, const UniqueFd& pidfd, int flags) {
   return ExitStatus{.code = 0, .signal = info.si_status};
 }
 
-// Whether the child has ended by the deadline.
-bool ended(const UniqueFd& pidfd, Deadline deadline) {
-  for (;;) {
-    pollfd end{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
-    timespec left{};
-    if (!deadline.is_never()) {
-      const std::int64_t ns = std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0);
-      left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
-    }
-    const int count = ::ppoll(&end, 1, deadline.is_never() ? nullptr : &left, nullptr);
-    if (count >= 0) return count > 0;
-    if (errno != EINTR) throw_errno("poll of a child process");
-  }
-}
-
-// The same and reap() in one, without a descriptor to wait for.
+// By the deadline, without a descriptor to wait for.
 std::optional<ExitStatus> reap_by(pid_t pid, Deadline deadline) {
   for (;;) {
     const auto status = reap(pid, UniqueFd(), WNOHANG);
@@ -162,7 +147,7 @@ std::optional<ExitStatus> Subprocess::wait(Deadline deadline) {
     if (pid_ < 0) throw MisuseError("wait for a subprocess that was moved away");
     if (!pidfd_)
       status_ = reap_by(pid_, deadline);
-    else if (ended(pidfd_, deadline))
+    else if (wait_for(pidfd_.get(), POLLIN, deadline))
       status_ = reap(pid_, pidfd_, WNOHANG);
   }
   return status_;

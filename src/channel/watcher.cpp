@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "channel/watcher.hpp"
 
-#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "farcall/error.hpp"
+#include "socket/wait_for.hpp"
 
 namespace farcall::channel {
 namespace {
@@ -59,10 +59,7 @@ void Watcher::run() {
 
 void Watcher::say_finished() noexcept { lifeline_.send({.kind = Note::finished, .value = 0}); }
 
-bool Watcher::other_exists() const noexcept {
-  pollfd entry{.fd = lifeline_.fd(), .events = POLLRDHUP, .revents = 0};
-  return ::poll(&entry, 1, 0) == 0;
-}
+bool Watcher::other_exists() const noexcept { return events_now(lifeline_.fd(), POLLRDHUP) == 0; }
 
 void Watcher::stop() noexcept {
   if (!thread_.joinable()) return;

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "compare/payload.hpp"
 #include "compare/rows/rows.hpp"
 #include "compare/sides.hpp"
 #include "farcall/channel/mechanism.hpp"
@@ -155,27 +154,13 @@ class Writer {
                      [this](std::int64_t& after, bool last) { return round(after, last); });
   }
   void stream() {
-    constexpr std::int64_t kLookEvery = 20'000;
     // So that a ring of the usual size wraps; who cannot do that in a few times the time, does not.
     const std::uint64_t least =
         4 * messages_in(default_depth(plan_.conditions), plan_.conditions) + 1;
     const Usage of_helpers = usage_of_helpers(board_);
     const Usage used = Usage::now();
     const std::int64_t begin = board_.stream_begin = now();
-    std::uint64_t sent = 0;
-    std::uint64_t until_look = 1;  // looking at the clock after each message would slow them down
-    for (std::int64_t looked = begin;;) {
-      for (std::uint64_t i = 0; i < until_look; ++i) send();
-      sent += until_look;
-      const std::int64_t time = now();
-      if (time - looked < kLookEvery)
-        until_look = std::min<std::uint64_t>(2 * until_look, 4096);
-      else
-        until_look = std::max<std::uint64_t>(until_look / 2, 1);
-      looked = time;
-      const std::int64_t spent = time - begin;
-      if (spent >= effort_.stream_ns && (sent >= least || spent >= 3 * effort_.stream_ns)) break;
-    }
+    std::uint64_t sent = send_for_a_while(effort_, begin, least, 3, [this] { send(); });
     send(true);
     if (misses(plan_)) sent += repeat_last();
     await_all();

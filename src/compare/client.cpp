@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "compare/payload.hpp"
 #include "compare/sides.hpp"
 
 namespace farcall::compare {
@@ -19,8 +18,7 @@ class Client {
         board_(board),
         samples_(samples),
         end_(end),
-        request_(plan.conditions.message_bytes),
-        reply_(plan.conditions.message_bytes) {}
+        caller_(plan, board) {}
 
   void run() {
     warm_up();
@@ -35,14 +33,8 @@ class Client {
  private:
   static constexpr auto kMe = static_cast<std::size_t>(Role::client);
 
-  // One call, timed; request and reply are written and checked outside of the time.
   std::int64_t call(std::int64_t& after, bool last = false) {
-    payload_.stamp(request_.bytes(), ++sequence_, Payload::kRequest, last);
-    const std::int64_t before = now();
-    end_.round_trip(request_.bytes(), reply_.bytes());
-    after = now();
-    payload_.check(reply_.bytes(), sequence_, Payload::kReply);
-    return after - before;
+    return caller_.call(end_, after, last);
   }
   void warm_up() {
     warm_up_by(effort_, [this](std::int64_t& after, bool last) { call(after, last); });
@@ -62,17 +54,6 @@ class Client {
     }
   }
 
-  void send(bool last = false) {
-    payload_.stamp(request_.bytes(), ++sequence_, Payload::kRequest, last);
-    end_.send(request_.bytes());
-  }
-  // The server answers the last message of a stream, as a call's.
-  void send_last() {
-    send(true);
-    end_.receive(reply_.bytes());
-    payload_.check(reply_.bytes(), sequence_, Payload::kReply);
-  }
-
   void fill() {
     // Where nothing ever seems to be full, this is enough to know.
     constexpr std::uint64_t kMostMessages = 200'000;
@@ -81,30 +62,20 @@ class Client {
     const std::uint64_t most = std::clamp<std::uint64_t>(kMostBytes / bytes, 2, kMostMessages);
     std::uint64_t sent = 0;
     while (sent < most && !board_.full.load(std::memory_order_relaxed)) {
-      send();
+      caller_.send(end_);
       board_.filled.store(++sent, std::memory_order_relaxed);
     }
-    send_last();
+    caller_.send_last(end_);
   }
 
   void stream() {
-    constexpr std::int64_t kLookEvery = 20'000;
     const std::uint64_t depth = plan_.measure_depth ? board_.depth : plan_.depth;
     const std::uint64_t least = 8 * depth + 1;  // so that it wraps many times
     const Usage used = Usage::now();
     const std::int64_t begin = board_.stream_begin = now();
-    std::uint64_t sent = 0;
-    std::uint64_t until_look = 1;  // looking at the clock after each message would slow them down
-    for (std::int64_t looked = begin;;) {
-      for (std::uint64_t i = 0; i < until_look; ++i) send();
-      sent += until_look;
-      const std::int64_t time = now();
-      if (time - looked < kLookEvery && until_look < 4096) until_look *= 2;
-      looked = time;
-      const std::int64_t spent = time - begin;
-      if (spent >= effort_.stream_ns && (sent >= least || spent >= 4 * effort_.stream_ns)) break;
-    }
-    send_last();
+    const std::uint64_t sent =
+        send_for_a_while(effort_, begin, least, 4, [this] { caller_.send(end_); });
+    caller_.send_last(end_);
     board_.stream[kMe] = Usage::now() - used;
     board_.streamed = sent + 1;
   }
@@ -136,10 +107,7 @@ class Client {
   Board& board_;
   std::span<float> samples_;
   Endpoint& end_;
-  Buffer request_;
-  Buffer reply_;
-  Payload payload_{plan_.key, board_.last_short};
-  std::uint64_t sequence_ = 0;
+  Caller caller_;
 };
 
 }  // namespace

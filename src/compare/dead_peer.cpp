@@ -9,7 +9,6 @@
 #include <exception>
 #include <string_view>
 
-#include "compare/payload.hpp"
 #include "compare/sides.hpp"
 
 namespace farcall::compare {
@@ -72,19 +71,15 @@ void run_dying_server(const SlotPlan& plan, Board& board, Endpoint& end) {
 }
 
 void run_bereaved_client(const SlotPlan& plan, Board& board, Endpoint& end) {
-  const Buffer request(plan.conditions.message_bytes);
-  const Buffer reply(plan.conditions.message_bytes);
-  const Payload payload(plan.key, board.last_short);
-  for (std::uint64_t i = 1; i <= kCalls; ++i) {
-    payload.stamp(request.bytes(), i, Payload::kRequest, i == kCalls);
-    end.round_trip(request.bytes(), reply.bytes());
-    payload.check(reply.bytes(), i, Payload::kReply);
-  }
+  Caller caller(plan, board);
+  std::int64_t after = 0;
+  for (std::uint64_t i = 1; i <= kCalls; ++i) caller.call(end, after, i == kCalls);
   look_at_idle(board);
-  payload.stamp(request.bytes(), kCalls + 1, Payload::kRequest);
   auto fate = Board::Loss::returned;
   try {
-    end.round_trip(request.bytes(), reply.bytes());
+    caller.call(end, after);
+  } catch (const PayloadError&) {
+    // It returned, with what is no reply.
   } catch (const std::exception& error) {
     fate = Board::Loss::told;
     take_text(board.loss.error, error.what());

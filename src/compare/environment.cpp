@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "compare/library.hpp"
+#include "compare/preload_library.hpp"
 #include "farcall/error.hpp"
 #include "observe/tap.hpp"
 

@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "process/programs.hpp"
+
 namespace farcall::compare {
 namespace {
 
@@ -20,14 +22,9 @@ constexpr const char* kScript = "plot_compare.py";
 
 // The exit code of a command, or 127 where it does not exist.
 int run(const std::vector<std::string>& words) {
-  std::vector<char*> arguments;
-  arguments.reserve(words.size() + 1);
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
   pid_t pid = 0;
-  if (const int error =
-          ::posix_spawn(&pid, arguments[0], nullptr, nullptr, arguments.data(), environ);
-      error != 0)
+  if (::posix_spawn(&pid, words[0].c_str(), nullptr, nullptr, process::arguments_of(words).data(),
+                    environ) != 0)
     return 127;
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
@@ -37,12 +34,11 @@ int run(const std::vector<std::string>& words) {
 
 // Beside an installed farcall, or in the sources it was built from.
 std::filesystem::path script() {
-  std::error_code none;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", none);
-  for (const std::filesystem::path& candidate :
-       {self.parent_path().parent_path() / "share/farcall" / kScript,
-        std::filesystem::path(FARCALL_PLOT_SCRIPTS) / kScript})
-    if (std::filesystem::exists(candidate, none)) return candidate;
+  const auto found =
+      process::beside_program({std::filesystem::path("../share/farcall") / kScript,
+                               std::filesystem::path(FARCALL_PLOT_SCRIPTS) / kScript},
+                              F_OK);
+  if (!found.empty()) return found;
   throw std::runtime_error(fmt::format("{} is missing from this installation", kScript));
 }
 

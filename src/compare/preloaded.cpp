@@ -4,13 +4,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 
-#include "compare/library.hpp"
+#include "compare/preload_library.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
 
@@ -61,15 +60,6 @@ PlanImage image_of(const SlotPlan& plan, int board, int samples) {
   return image;
 }
 
-std::span<std::byte> map(int fd) {
-  struct stat status {};
-  if (::fstat(fd, &status) != 0) throw_errno("look at the memory of a slot");
-  const auto size = static_cast<std::size_t>(status.st_size);
-  void* const address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED) throw_errno("map the memory of a slot");
-  return {static_cast<std::byte*>(address), size};
-}
-
 // One that the program to be executed keeps.
 int inherited(int fd) {
   const int copy = ::dup(fd);
@@ -104,10 +94,8 @@ int slot_main(int plan) {
   if (::pread(plan, &image, sizeof image, 0) != static_cast<ssize_t>(sizeof image))
     throw SystemError(EINVAL, "read the plan of a slot");
   ::close(plan);
-  auto& board = *reinterpret_cast<Board*>(map(image.board).data());
-  const std::span<std::byte> samples = map(image.samples);
-  ::close(image.board);
-  ::close(image.samples);
+  const Mapping board = SharedMemory::adopt(UniqueFd(image.board)).map();
+  const Mapping samples = SharedMemory::adopt(UniqueFd(image.samples)).map();
   const RowList list = all_rows(image.crowd.clients != 0 ? Workload::scaling : Workload::pair);
   for (const auto& row : list.rows) {
     if (row->info().mechanism != image.mechanism || row->info().wait != image.wait) continue;
@@ -126,7 +114,7 @@ int slot_main(int plan) {
     for (std::size_t i = 0; i < 2; ++i)
       if (image.processor[i] >= 0) made.processor[i] = image.processor[i];
     if (image.trace >= 0) made.trace = static_cast<Role>(image.trace);
-    return client_main(made, board,
+    return client_main(made, *reinterpret_cast<Board*>(board.data()),
                        {reinterpret_cast<float*>(samples.data()), samples.size() / sizeof(float)});
   }
   throw MisuseError(fmt::format("there is no row {}", image.mechanism));

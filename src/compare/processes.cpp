@@ -32,12 +32,12 @@ pid_t fork_server(const SlotPlan& plan, Board& board, Connection& connection) {
 
 // The server of a client that may fail: it is ended before what both hold is destroyed, which may
 // wait for it.
-class Bereaved {
+class ServerGuard {
  public:
-  explicit Bereaved(pid_t server) : server_(server) {}
-  Bereaved(const Bereaved&) = delete;
-  Bereaved& operator=(const Bereaved&) = delete;
-  ~Bereaved() {
+  explicit ServerGuard(pid_t server) : server_(server) {}
+  ServerGuard(const ServerGuard&) = delete;
+  ServerGuard& operator=(const ServerGuard&) = delete;
+  ~ServerGuard() {
     if (ended_) return;
     // Its own error, if it has one, tells more than that it was killed.
     constexpr int kGraceMs = 100;
@@ -69,7 +69,7 @@ int client_main(const SlotPlan& plan, Board& board, std::span<float> samples) no
     const auto connection = timed(board.make_ns, [&] { return plan.row->make(plan.conditions); });
     note_helpers(board, *connection);
     const bool alone = plan.row->info().one_process;
-    std::optional<Bereaved> server;
+    std::optional<ServerGuard> server;
     if (!alone) server.emplace(fork_server(plan, board, *connection));
     const auto end = timed(board.open_ns[static_cast<std::size_t>(Role::client)],
                            [&] { return connection->open(Role::client); });

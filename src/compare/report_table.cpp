@@ -76,6 +76,38 @@ bool any_fragmented(const Comparison& comparison) {
 
 }  // namespace
 
+std::string line_of(const Skipped& skipped) {
+  std::string what = skipped.mechanism;
+  const auto add = [&](const std::string& word) {
+    if (!word.empty()) what += (what.empty() ? "" : ", ") + word;
+  };
+  add(skipped.placement);
+  if (skipped.message_bytes) add(format_size(*skipped.message_bytes));
+  return fmt::format("{}: {}", what, skipped.reason);
+}
+
+std::string why_nothing(const Comparison& comparison) {
+  constexpr std::size_t kMost = 5;
+  std::vector<std::string> reasons;
+  for (const Skipped& one : comparison.skipped) reasons.push_back(line_of(one));
+  for (const AbsentRow& row : comparison.absent)
+    reasons.push_back(fmt::format("{}: {}", row.mechanism, row.reason));
+  if (reasons.empty()) return "no row is chosen";
+  std::string text;
+  for (std::size_t i = 0; i < std::min(reasons.size(), kMost); ++i)
+    text += (i == 0 ? "" : "; ") + reasons[i];
+  if (reasons.size() > kMost) text += fmt::format("; and {} more", reasons.size() - kMost);
+  return text;
+}
+
+std::string lines_of_missing(const Comparison& comparison) {
+  std::string text;
+  for (const AbsentRow& row : comparison.absent)
+    text += fmt::format("absent: {}: {}\n", row.mechanism, row.reason);
+  for (const Skipped& one : comparison.skipped) text += fmt::format("skipped: {}\n", line_of(one));
+  return text;
+}
+
 std::string report_table(const Comparison& comparison, const Machine& machine, bool colours) {
   std::string text = fmt::format(
       "{}, {} processors{}, Linux {}{}\n{}\n", machine.cpu, machine.processors,

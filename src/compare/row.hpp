@@ -22,11 +22,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "farcall/error.hpp"
@@ -129,6 +131,29 @@ class CallEndpoint : public Endpoint {
  private:
   [[noreturn]] static void refuse() { throw MisuseError("this row has calls only"); }
 };
+// The halves of one whose sides are different.
+class CallingEnd : public CallEndpoint {
+ public:
+  void serve(Service&, std::span<std::byte>) final {
+    throw MisuseError("the client does not serve");
+  }
+};
+class ServingEnd : public CallEndpoint {
+ public:
+  void round_trip(std::span<const std::byte>, std::span<std::byte>) final {
+    throw MisuseError("the server does not call");
+  }
+};
+
+// The ends of a broadcast.
+class WritingEnd : public Endpoint {
+ public:
+  void receive(std::span<std::byte>) final { throw MisuseError("the writer does not read"); }
+};
+class ReadingEnd : public Endpoint {
+ public:
+  void send(std::span<const std::byte>) final { throw MisuseError("a reader does not write"); }
+};
 
 // What both processes know before they part. Made in the client; open() is called once in each
 // process, at the same time, and returns when the first message can be sent.
@@ -153,22 +178,39 @@ class Connection {
 };
 inline constexpr std::size_t kMostHelpers = 4;
 
+// A mechanism and a way of waiting for it. What it is made of may throw.
 class Row {
  public:
-  explicit Row(RowInfo info) : info_(std::move(info)) {}
+  using Make = std::function<std::unique_ptr<Connection>(const Conditions&)>;
+  // Why it cannot be measured under these conditions; empty if it can.
+  using Refuses = std::function<std::string(const Conditions&)>;
+  // Loads what it needs, in the client's process; its time is not that of setting up.
+  using Prepare = std::function<void()>;
+
+  Row(RowInfo info, Make make, Refuses refuses = {}, Prepare prepare = {})
+      : info_(std::move(info)),
+        make_(std::move(make)),
+        refuses_(std::move(refuses)),
+        prepare_(std::move(prepare)) {}
   Row(const Row&) = delete;
   Row& operator=(const Row&) = delete;
-  virtual ~Row() = default;
 
   [[nodiscard]] const RowInfo& info() const noexcept { return info_; }
-  // Why it cannot be measured under these conditions; empty if it can.
-  [[nodiscard]] virtual std::string refuses(const Conditions&) const { return {}; }
-  // Loads what it needs, in the client's process; its time is not that of setting up.
-  virtual void prepare() const {}
-  [[nodiscard]] virtual std::unique_ptr<Connection> make(const Conditions& conditions) const = 0;
+  [[nodiscard]] std::string refuses(const Conditions& conditions) const {
+    return refuses_ ? refuses_(conditions) : "";
+  }
+  void prepare() const {
+    if (prepare_) prepare_();
+  }
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const {
+    return make_(conditions);
+  }
 
  private:
   RowInfo info_;
+  Make make_;
+  Refuses refuses_;
+  Prepare prepare_;
 };
 
 struct AbsentRow {
@@ -181,9 +223,9 @@ struct RowList {
   std::vector<std::unique_ptr<Row>> rows;
   std::vector<AbsentRow> absent;
 
-  template <class R, class... Arguments>
-  void add(Arguments&&... arguments) {
-    rows.push_back(std::make_unique<R>(std::forward<Arguments>(arguments)...));
+  void add(RowInfo info, Row::Make make, Row::Refuses refuses = {}, Row::Prepare prepare = {}) {
+    rows.push_back(std::make_unique<Row>(std::move(info), std::move(make), std::move(refuses),
+                                         std::move(prepare)));
   }
 };
 

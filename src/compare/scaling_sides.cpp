@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A slot of many clients: the process that starts and watches, the clients, and the servers.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 
@@ -12,9 +11,10 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "compare/payload.hpp"
+#include "compare/pipe.hpp"
 #include "compare/sides.hpp"
 #include "farcall/memory.hpp"
 
@@ -62,30 +62,6 @@ class ManyService final : public Service {
   std::atomic<unsigned> finished_{0};
 };
 
-// One who calls, by one end or, if most of them are idle, by several.
-class Caller {
- public:
-  Caller(const SlotPlan& plan, Board& board, unsigned index)
-      : request_(plan.conditions.message_bytes),
-        reply_(plan.conditions.message_bytes),
-        payload_(plan.key, board.last_short),
-        sequence_(numbered_from(index)) {}
-  std::int64_t call(Endpoint& end, std::int64_t& after, bool last = false) {
-    payload_.stamp(request_.bytes(), ++sequence_, Payload::kRequest, last);
-    const std::int64_t before = now();
-    end.round_trip(request_.bytes(), reply_.bytes());
-    after = now();
-    payload_.check(reply_.bytes(), sequence_, Payload::kReply);
-    return after - before;
-  }
-
- private:
-  Buffer request_;
-  Buffer reply_;
-  Payload payload_;
-  std::uint64_t sequence_;
-};
-
 std::int64_t await_begin(const Board& board) {
   std::int64_t begin = 0;
   while ((begin = board.begin.load(std::memory_order_acquire)) == 0) pause(1'000'000);
@@ -116,9 +92,9 @@ void call_for_a_while(const SlotPlan& plan, Board& board, unsigned index, Caller
   caller.call(end, after, true);
 }
 
-class Watch {
+class ScalingRun {
  public:
-  Watch(const SlotPlan& plan, Board& board, std::span<float> samples)
+  ScalingRun(const SlotPlan& plan, Board& board, std::span<float> samples)
       : plan_(plan), crowd_(plan.conditions.crowd), board_(board), samples_(samples) {}
 
   void run() {
@@ -150,9 +126,7 @@ class Watch {
 
   void prepare_idle() {
     raise_descriptor_limit(crowd_.idle + kSpareDescriptors);
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe2");
-    for (std::size_t i = 0; i < 2; ++i) gate_[i] = UniqueFd(ends[i]);
+    gate_ = make_pipe();
   }
   void make() {
     Conditions conditions = plan_.conditions;
@@ -177,7 +151,7 @@ class Watch {
   void fork_client(unsigned index) {
     callers_.push_back(fork_side(board_, Role::client, [&] {
       const unsigned of_each = crowd_.clients_of_each();
-      Caller caller(plan_, board_, index % of_each);
+      Caller caller(plan_, board_, numbered_from(index % of_each));
       const auto end = connections_[index / of_each]->open_client(index % of_each);
       board_.opened.fetch_add(1);
       call_for_a_while(plan_, board_, index, caller, *end, room_of(index));
@@ -186,7 +160,8 @@ class Watch {
   // Opens the idle connections, and calls once by each so that all that belongs to one is there.
   void fork_idle() {
     callers_.push_back(fork_side(board_, Role::client, [&] {
-      Caller caller(plan_, board_, crowd_.clients);
+      // One who calls by several ends.
+      Caller caller(plan_, board_, numbered_from(crowd_.clients));
       await_gate();
       std::vector<std::unique_ptr<Endpoint>> ends;
       std::int64_t after = 0;
@@ -246,11 +221,11 @@ class Watch {
   // Who waits here takes no processor time, which polling would.
   void open_gate() const {
     const char go = 0;
-    if (::write(gate_[1].get(), &go, 1) != 1) throw_errno("open the gate");
+    if (::write(gate_.second.get(), &go, 1) != 1) throw_errno("open the gate");
   }
   void await_gate() const {
     char go = 0;
-    while (::read(gate_[0].get(), &go, 1) < 0 && errno == EINTR) {
+    while (::read(gate_.first.get(), &go, 1) < 0 && errno == EINTR) {
     }
   }
 
@@ -313,7 +288,8 @@ class Watch {
   const Crowd crowd_;
   Board& board_;
   std::span<float> samples_;
-  UniqueFd gate_[2];  // before the idle connections: opened for them to be made, and to end
+  // Before the idle connections: opened for them to be made, and to end.
+  std::pair<UniqueFd, UniqueFd> gate_;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<pid_t> servers_;
   std::vector<pid_t> callers_;  // the clients, and who holds the idle connections
@@ -322,7 +298,7 @@ class Watch {
 }  // namespace
 
 void run_scaling(const SlotPlan& plan, Board& board, std::span<float> samples) {
-  Watch(plan, board, samples).run();
+  ScalingRun(plan, board, samples).run();
 }
 
 }  // namespace farcall::compare

@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
 
 #include "compare/units.hpp"
 #include "farcall/channel/mechanism.hpp"
+#include "memory/to_number.hpp"
 
 namespace farcall::compare {
 namespace {
@@ -82,7 +82,7 @@ std::vector<std::size_t> parse_sizes(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     const auto size = parse_size(text);
     if (!size)
-      throw UsageError(fmt::format("\"{}\" is no size; sizes are like 64, 1K, 64K, 16M", text));
+      throw UsageError(fmt::format("invalid size \"{}\"; sizes are like 64, 1K, 64K, 16M", text));
     if (*size > std::size_t{1} << 30)
       throw UsageError(fmt::format("messages of more than 1 GiB cannot be measured; {} is", text));
     sizes.insert(*size);
@@ -108,10 +108,8 @@ std::set<unsigned> parse_counts(const std::vector<std::string>& texts, unsigned 
                                 std::string_view what) {
   std::set<unsigned> counts;
   for (const std::string& text : texts) {
-    unsigned count = 0;
-    const char* const end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data(), end, count);
-    if (error != std::errc() || rest != end || count == 0 || count > most)
+    const unsigned count = to_number<unsigned>(text).value_or(0);
+    if (count == 0 || count > most)
       throw UsageError(
           fmt::format("\"{}\" is no number of {}; there are 1 to {}", text, what, most));
     counts.insert(count);

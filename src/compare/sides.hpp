@@ -19,6 +19,7 @@
 #include <new>
 #include <span>
 
+#include "compare/payload.hpp"
 #include "compare/slot.hpp"
 #include "farcall/error.hpp"
 #include "observe/clock.hpp"
@@ -140,6 +141,29 @@ void time_round_trips(const Effort& effort, Board& board, std::span<float> sampl
   board.samples = board.rtt_calls = count;
 }
 
+// Calls `send` until that has taken `effort.stream_ns` and been done `least` times, or has taken
+// `longest` times that. Returns how often.
+template <class Send>
+std::uint64_t send_for_a_while(const Effort& effort, std::int64_t begin, std::uint64_t least,
+                               int longest, Send send) {
+  constexpr std::int64_t kLookEvery = 20'000;
+  std::uint64_t sent = 0;
+  std::uint64_t until_look = 1;  // looking at the clock after each message would slow them down
+  for (std::int64_t looked = begin;;) {
+    for (std::uint64_t i = 0; i < until_look; ++i) send();
+    sent += until_look;
+    const std::int64_t time = now();
+    if (time - looked < kLookEvery)
+      until_look = std::min<std::uint64_t>(2 * until_look, 4096);
+    else
+      until_look = std::max<std::uint64_t>(until_look / 2, 1);
+    looked = time;
+    const std::int64_t spent = time - begin;
+    if (spent >= effort.stream_ns && (sent >= least || spent >= longest * effort.stream_ns))
+      return sent;
+  }
+}
+
 inline void mark(TraceMark mark) noexcept { ::prctl(static_cast<int>(mark), 0, 0, 0, 0); }
 
 // Memory for one message, touched so that no page fault is measured.
@@ -158,6 +182,42 @@ class Buffer {
   };
   std::unique_ptr<std::byte, Delete> memory_;
   std::size_t bytes_;
+};
+
+// The client's part of a conversation: numbers the requests, and checks the replies.
+class Caller {
+ public:
+  Caller(const SlotPlan& plan, Board& board, std::uint64_t numbered_from = 0)
+      : request_(plan.conditions.message_bytes),
+        reply_(plan.conditions.message_bytes),
+        payload_(plan.key, board.last_short),
+        sequence_(numbered_from) {}
+
+  // One call, timed; request and reply are written and checked outside of the time.
+  std::int64_t call(Endpoint& end, std::int64_t& after, bool last = false) {
+    payload_.stamp(request_.bytes(), ++sequence_, Payload::kRequest, last);
+    const std::int64_t before = now();
+    end.round_trip(request_.bytes(), reply_.bytes());
+    after = now();
+    payload_.check(reply_.bytes(), sequence_, Payload::kReply);
+    return after - before;
+  }
+  void send(Endpoint& end, bool last = false) {
+    payload_.stamp(request_.bytes(), ++sequence_, Payload::kRequest, last);
+    end.send(request_.bytes());
+  }
+  // The server answers the last message of a stream, as a call's.
+  void send_last(Endpoint& end) {
+    send(end, true);
+    end.receive(reply_.bytes());
+    payload_.check(reply_.bytes(), sequence_, Payload::kReply);
+  }
+
+ private:
+  Buffer request_;
+  Buffer reply_;
+  Payload payload_;
+  std::uint64_t sequence_;
 };
 
 }  // namespace farcall::compare

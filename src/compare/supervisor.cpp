@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -53,13 +52,6 @@ UniqueFd process_descriptor(pid_t pid) {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
-Mapping map(const SharedMemory& file) {
-  void* const address =
-      ::mmap(nullptr, file.size(), PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
-  if (address == MAP_FAILED) throw_errno("map the memory of a slot");
-  return {address, file.size()};
-}
-
 bool has_ended(const UniqueFd& process, int timeout_ms) noexcept {
   pollfd entry{.fd = process.get(), .events = POLLIN, .revents = 0};
   return ::poll(&entry, 1, timeout_ms) > 0;
@@ -72,8 +64,8 @@ int interrupting_signal() noexcept { return interrupted_by; }
 Supervisor::Supervisor(std::size_t most_samples, std::int64_t patience_ns)
     : board_file_(SharedMemory::create(sizeof(Board), "farcall-board")),
       sample_file_(SharedMemory::create(most_samples * sizeof(float), "farcall-samples")),
-      board_memory_(map(board_file_)),
-      sample_memory_(map(sample_file_)),
+      board_memory_(board_file_.map()),
+      sample_memory_(sample_file_.map()),
       board_(reinterpret_cast<Board*>(board_memory_.data())),
       samples_(reinterpret_cast<float*>(sample_memory_.data()), most_samples),
       patience_ns_(patience_ns) {

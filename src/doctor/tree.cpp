@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 
 #include "farcall/memory.hpp"
@@ -84,14 +83,6 @@ std::string Tree::link(std::string_view path) const {
 bool Tree::exists(std::string_view path) const {
   std::error_code error;
   return std::filesystem::exists(place(path), error);
-}
-
-std::optional<std::uint64_t> to_number(std::string_view text, int base) noexcept {
-  std::uint64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number, base);
-  if (error != std::errc{} || stop != end || text.empty()) return std::nullopt;
-  return number;
 }
 
 std::vector<unsigned> to_list(std::string_view text) {

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "memory/to_number.hpp"
+
 namespace farcall::doctor {
 
 class Tree {
@@ -39,7 +41,7 @@ class Tree {
   MemoryReader memory_reader_ = nullptr;
 };
 
-std::optional<std::uint64_t> to_number(std::string_view text, int base = 10) noexcept;
+using farcall::to_number;
 
 // "0-3,8" as its numbers; at most 4096 of them.
 std::vector<unsigned> to_list(std::string_view text);

@@ -2,7 +2,6 @@
 #include "door/call.hpp"
 
 #include <pthread.h>
-#include <sys/mman.h>
 
 #include <cerrno>
 #include <optional>
@@ -45,15 +44,12 @@ int place_descriptors(CallResults& results, door_arg_t& arguments) {
   char* base = arguments.rbuf;
   if (results.large) base = reinterpret_cast<char*>(results.large.data());
   if (needed > (results.large ? results.large.size() : arguments.rsize)) {
-    const std::size_t pages = round_up_to_pages(needed);
-    void* address =
-        ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (address == MAP_FAILED) return EOVERFLOW;
-    Mapping larger(address, pages);
+    Mapping larger = Mapping::anonymous_private(needed);
+    if (!larger) return EOVERFLOW;
     std::ranges::copy(results.data, larger.data());
     results.data = {larger.data(), results.data.size()};
     results.large = std::move(larger);
-    base = static_cast<char*>(address);
+    base = reinterpret_cast<char*>(results.large.data());
   }
   // Aligned to 4, as the type is, wherever the caller's buffer begins at such an address.
   auto* into = reinterpret_cast<door_desc_t*>(base + at);
@@ -285,7 +281,7 @@ namespace {
 // A thread that can be cancelled between any two instructions is cancelled where others are. Has
 // nothing to clean up: it could not be unwound.
 extern "C" int door_call(int d, door_arg_t* params) {
-  using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
+  using namespace farcall::door;
   const CallWait wait{.since = farcall::SignalCount::now()};  // first of all
   int type = PTHREAD_CANCEL_DEFERRED;
   ::pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);

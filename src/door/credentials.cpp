@@ -111,7 +111,7 @@ int store(const Identity& identity, ucred_t** into) {
 }  // namespace
 }  // namespace farcall::door
 
-using namespace farcall::door;  // NOLINT(google-build-using-namespace): what follows is C's
+using namespace farcall::door;  // what follows is C's
 
 extern "C" {
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "door/door.hpp"
 
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "farcall/error.hpp"
 #include "process/background.hpp"
 #include "socket/peer.hpp"
+#include "socket/wait_for.hpp"
 #include "wait/held_signals.hpp"
 
 namespace farcall::door {
@@ -31,13 +31,6 @@ door_info_t blank(const Name& name) noexcept {
   info.di_attributes = name.attributes;
   info.di_uniquifier = name.id;
   return info;
-}
-
-// poll's events of a door's descriptor: POLLRDHUP once it is revoked, POLLHUP once its server is
-// dead.
-short state_of(int fd) noexcept {
-  pollfd entry{.fd = fd, .events = POLLRDHUP, .revents = 0};
-  return ::poll(&entry, 1, 0) > 0 ? entry.revents : short{0};
 }
 
 // Asks the server what it says of the door, and remembers it. Where it says nothing in time, or has
@@ -75,7 +68,8 @@ Terms as_last_said(Handle& handle) {
 
 door_info_t foreign_info(int fd, Handle& handle) {
   door_info_t info = blank(handle.name);
-  const short state = state_of(fd);
+  // POLLRDHUP once it is revoked, POLLHUP once its server is dead.
+  const short state = events_now(fd, POLLRDHUP);
   const bool dead = (state & POLLHUP) != 0 || has_peer_ended(fd);
   if (dead || (state & POLLRDHUP) != 0) info.di_attributes |= DOOR_REVOKED;
   if (dead) return info;
@@ -312,7 +306,7 @@ void Door::remove_attachment(const Attachment& attachment) noexcept {
 // Or its server is dead.
 bool Handle::is_revoked(int d) const noexcept {
   const auto door = local.lock();
-  return door ? door->revoked() : (state_of(d) & (POLLRDHUP | POLLHUP)) != 0;
+  return door ? door->revoked() : (events_now(d, POLLRDHUP) & (POLLRDHUP | POLLHUP)) != 0;
 }
 
 int Handle::info(int d, door_info_t& info) {

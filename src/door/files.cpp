@@ -236,7 +236,7 @@ int taken_over(int fd) noexcept {
 }  // namespace
 }  // namespace farcall::door
 
-using namespace farcall::door;  // NOLINT(google-build-using-namespace): what follows is C's
+using namespace farcall::door;  // what follows is C's
 
 extern "C" {
 

@@ -88,7 +88,7 @@ int start_shared_pool() {
 }  // namespace
 }  // namespace farcall::door
 
-using namespace farcall::door;  // NOLINT(google-build-using-namespace): what follows is C's
+using namespace farcall::door;  // what follows is C's
 
 extern "C" {
 

@@ -80,7 +80,7 @@ struct TakeOver {
     for (const Descriptor& one : std::span(received, call.received_count))
       results.descriptors.emplace_back(one.fd);
     if (call.mapped_size != 0)
-      results.large = Mapping(reinterpret_cast<void*>(call.mapped), call.mapped_size);  // NOLINT
+      results.large = Mapping(reinterpret_cast<void*>(call.mapped), call.mapped_size);
   }
 };
 

@@ -2,7 +2,6 @@
 #include "door/kernel_server.hpp"
 
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -225,8 +224,8 @@ bool KernelServer::receive(Dispatch& call, bool cancellable) {
   begin(call_);
   serving = true;
   if (pool_->idle_threads() == 0) ask_for_thread(*pool_, pool_->only_door.lock(), {});
-  call.procedure = reinterpret_cast<door_server_procedure_t*>(arguments_.procedure);  // NOLINT
-  call.cookie = reinterpret_cast<void*>(arguments_.cookie);                           // NOLINT
+  call.procedure = reinterpret_cast<door_server_procedure_t*>(arguments_.procedure);
+  call.cookie = reinterpret_cast<void*>(arguments_.cookie);
   if (is_notice()) {
     call.data = static_cast<char*>(DOOR_UNREF_DATA);
   } else if (arguments_.length != 0) {
@@ -249,13 +248,8 @@ bool KernelServer::receive(Dispatch& call, bool cancellable) {
 int KernelServer::fetch_long() {
   const std::uint64_t size = arguments_.length;
   if (size > call::limits_of_process().request_bytes) return E2BIG;
-  if (!large_) {
-    const std::size_t pages = round_up_to_pages(size);
-    void* memory =
-        ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return E2BIG;
-    large_ = Mapping(memory, pages);
-  }
+  if (!large_) large_ = Mapping::anonymous_private(size);
+  if (!large_) return E2BIG;
   std::copy_n(room_.get(), kRoom, large_.data());
   ::stplr_access rest{.id = call_,
                       .offset = kRoom,

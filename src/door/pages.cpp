@@ -16,7 +16,7 @@ constexpr unsigned kPageShift = GoodPages::kPageShift;
 constexpr std::uintptr_t kFewPages = 16;
 
 void* address_of(std::uintptr_t page) noexcept {
-  return reinterpret_cast<void*>(page << kPageShift);  // NOLINT(performance-no-int-to-ptr)
+  return reinterpret_cast<void*>(page << kPageShift);
 }
 
 bool probe_readable(std::uintptr_t page) noexcept {
@@ -32,7 +32,7 @@ bool probe_readable(std::uintptr_t page) noexcept {
 bool populate(std::uintptr_t page) noexcept {
   const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   // Larger pages than those we count begin where the kernel wants them to.
-  auto* start = reinterpret_cast<char*>(page << kPageShift & ~(size - 1));  // NOLINT
+  auto* start = reinterpret_cast<char*>(page << kPageShift & ~(size - 1));
 #if !defined(MADV_POPULATE_WRITE)
   constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14
 #endif
@@ -65,7 +65,7 @@ bool all_good(std::uintptr_t first, std::uintptr_t last, bool to_write) noexcept
   const auto page_size = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const std::uintptr_t start = first << kPageShift & ~(page_size - 1);
   const std::uintptr_t size = ((last + 1) << kPageShift) - start;
-  auto* const address = reinterpret_cast<void*>(start);  // NOLINT
+  auto* const address = reinterpret_cast<void*>(start);
   if (to_write || !kSupported) return ::msync(address, size, MS_ASYNC) == 0;
 #if !defined(MADV_POPULATE_READ)
   constexpr int MADV_POPULATE_READ = 22;

@@ -93,19 +93,19 @@ bool is_attached(int directory, const char* path, int flags, const struct stat& 
 extern "C" {
 
 int fattach(int d, const char* path) {
-  using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
+  using namespace farcall::door;
   const NoCancel guard;
   return guarded([&] { return attach_to(d, path); });
 }
 
 int fdetach(const char* path) {
-  using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
+  using namespace farcall::door;
   const NoCancel guard;
   return guarded([&] { return detach_from(path); });
 }
 
 int door_open(const char* path, int flags) {
-  using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
+  using namespace farcall::door;
   const NoCancel guard;
   return guarded([&] { return open_door(path, flags, farcall::Deadline::never()); });
 }

@@ -87,7 +87,7 @@ void in_child() {
 
 [[maybe_unused]] const bool kRegistered = [] {
   owner.store(::getpid(), std::memory_order_relaxed);
-  process::around_fork(process::Room::door, before_fork, in_parent, in_child);
+  process::around_fork(process::ForkOrder::above_call, before_fork, in_parent, in_child);
   return true;
 }();
 

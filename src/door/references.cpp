@@ -6,11 +6,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cstring>
 #include <utility>
 
 #include "door/door.hpp"
+#include "memory/to_number.hpp"
 #include "process/background.hpp"
 #include "process/process.hpp"
 
@@ -23,11 +22,8 @@ OwnSockets::OwnSockets() {
   };
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc/self/fd"), ::closedir);
   if (directory) {
-    while (const dirent* entry = ::readdir(directory.get())) {
-      int fd = -1;
-      const char* const end = entry->d_name + std::strlen(entry->d_name);
-      if (std::from_chars(entry->d_name, end, fd).ptr == end) examine(fd);
-    }
+    while (const dirent* entry = ::readdir(directory.get()))
+      if (const auto fd = to_number<int>(entry->d_name)) examine(*fd);
   } else {
     // The table is full, so few numbers are none.
     const long count = ::sysconf(_SC_OPEN_MAX);

@@ -122,7 +122,7 @@ void leave_parents_calls() noexcept {
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
-  process::around_fork(process::Room::door, nullptr, nullptr, leave_parents_calls);
+  process::around_fork(process::ForkOrder::above_call, nullptr, nullptr, leave_parents_calls);
   return true;
 }();
 
@@ -312,7 +312,7 @@ namespace {
 
 }  // namespace farcall::door
 
-using namespace farcall::door;  // NOLINT(google-build-using-namespace): what follows is C's
+using namespace farcall::door;  // what follows is C's
 
 extern "C" {
 

@@ -84,7 +84,8 @@ void forget_others() {
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
-  process::around_fork(process::Room::door, &lock_threads, &unlock_threads, &forget_others);
+  process::around_fork(process::ForkOrder::above_call, &lock_threads, &unlock_threads,
+                       &forget_others);
   return true;
 }();
 
@@ -248,7 +249,7 @@ class Joining {
 bool may_exist(pthread_t thread) noexcept {
   const auto page_size = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto page = static_cast<std::uintptr_t>(thread) / page_size * page_size;
-  return ::msync(reinterpret_cast<void*>(page), page_size, MS_ASYNC) == 0;  // NOLINT
+  return ::msync(reinterpret_cast<void*>(page), page_size, MS_ASYNC) == 0;
 }
 
 // A thread that has ended, or may not be looked at, is none.

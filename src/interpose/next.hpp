@@ -14,7 +14,7 @@ namespace farcall::interpose {
 template <std::size_t Size>
 struct Symbol {
   char name[Size];
-  // NOLINTNEXTLINE(google-explicit-constructor): a string literal is what it is made of
+  // Not explicit: a string literal is what it is made of.
   constexpr Symbol(const char (&text)[Size]) { std::copy_n(text, Size, name); }
 };
 

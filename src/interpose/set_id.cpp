@@ -69,7 +69,7 @@ int changing_identity(Arguments... arguments) {
 }  // namespace
 }  // namespace farcall::interpose
 
-using namespace farcall::interpose;  // NOLINT(google-build-using-namespace): what follows is C's
+using namespace farcall::interpose;  // what follows is C's
 
 extern "C" {
 

@@ -163,7 +163,7 @@ bool is_wrapped(int number) noexcept {
 
 }  // namespace farcall::interpose
 
-using namespace farcall::interpose;  // NOLINT(google-build-using-namespace): what follows is C's
+using namespace farcall::interpose;  // what follows is C's
 
 // siginterrupt() and sigignore() leave the handler what it is, or take it away: they need nothing.
 extern "C" {

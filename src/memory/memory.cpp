@@ -110,6 +110,13 @@ Mapping Mapping::anonymous_shared(std::size_t size) {
   return {address, size};
 }
 
+Mapping Mapping::anonymous_private(std::size_t size) noexcept {
+  size = round_up_to_pages(size);
+  void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) return {};
+  return {address, size};
+}
+
 void Mapping::unmap() noexcept {
   ::munmap(address_, size_);
   address_ = nullptr;

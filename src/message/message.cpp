@@ -92,8 +92,8 @@ int answer(std::int64_t id, Body body) {
 }  // namespace
 }  // namespace farcall::message
 
-using namespace farcall;           // NOLINT(google-build-using-namespace): C functions follow
-using namespace farcall::message;  // NOLINT(google-build-using-namespace)
+using namespace farcall;  // C functions follow
+using namespace farcall::message;
 
 int farcall_limits_set(const farcall_limits* limits) { return call::set_limits(limits); }
 int farcall_limits_get(farcall_limits* limits) { return call::get_limits(limits); }

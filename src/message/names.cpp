@@ -14,6 +14,7 @@
 
 #include "farcall/error.hpp"
 #include "farcall/message.h"
+#include "memory/to_number.hpp"
 #include "process/background.hpp"
 #include "process/identity.hpp"
 #include "socket/listener.hpp"
@@ -137,10 +138,7 @@ std::vector<std::string> full_names(std::string_view name, const std::string& us
   }
   const std::string_view digits = name.substr(0, slash);
   check(name.substr(slash + 1));
-  uid_t owner = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), owner);
-  if (error != std::errc() || end != digits.data() + digits.size() || digits.empty())
-    throw SystemError(EINVAL, "name of a channel");
+  if (!to_number<uid_t>(digits)) throw SystemError(EINVAL, "name of a channel");
   return {std::string(name)};
 }
 

@@ -102,7 +102,7 @@ struct PendingReply::Places {
 // A child makes its own: its parent's may have been in the middle of a change.
 constinit process::MadeOnce<PendingReply::Places> PendingReply::places_;
 const bool PendingReply::registered_ = [] {
-  process::around_fork(process::Room::door, nullptr, nullptr, [] { places_.abandon(); });
+  process::around_fork(process::ForkOrder::above_call, nullptr, nullptr, [] { places_.abandon(); });
   return true;
 }();
 

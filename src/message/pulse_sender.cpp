@@ -10,6 +10,7 @@
 #include "farcall/error.hpp"
 #include "socket/answers.hpp"
 #include "socket/strangers.hpp"
+#include "socket/wait_for.hpp"
 
 namespace farcall::message {
 namespace {
@@ -50,8 +51,7 @@ PulseSender::~PulseSender() {
 }
 
 bool PulseSender::has_server_ended() const noexcept {
-  pollfd end{.fd = server_.descriptor.get(), .events = POLLIN, .revents = 0};
-  return server_.ended || (server_.descriptor && ::poll(&end, 1, 0) > 0);
+  return server_.ended || (server_.descriptor && events_now(server_.descriptor.get(), POLLIN) != 0);
 }
 
 void PulseSender::hang_up(process::PrivateFd& socket) const noexcept {

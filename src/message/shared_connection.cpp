@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -9,11 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
+#include "memory/to_number.hpp"
 #include "message/shared.hpp"
 #include "process/background.hpp"
+#include "socket/wait_for.hpp"
 
 namespace farcall::message {
 namespace {
@@ -39,11 +39,7 @@ std::optional<unsigned> flags_of(int fd) noexcept {
   const std::string_view name = address->name();
   if (!name.starts_with(kConnectionPrefix)) return std::nullopt;
   const std::size_t slash = name.rfind('/');
-  unsigned flags = 0;
-  const auto [end, error] =
-      std::from_chars(name.data() + slash + 1, name.data() + name.size(), flags);
-  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  return flags;
+  return to_number<unsigned>(name.substr(slash + 1));
 }
 
 // Closes a way to a channel. What others than this process's own user and root have left there may
@@ -290,8 +286,7 @@ void SharedConnection::send_packet(const PulsePacket& packet) {
   if (pulses_->send(branch_.get(), packet)) return;
   // The server has gone, or it has too many such sockets.
   pulses_.reset();
-  pollfd port{.fd = branch_.get(), .events = POLLRDHUP, .revents = 0};
-  if (::poll(&port, 1, 0) > 0) throw SystemError(ESRCH, "the server has gone");
+  if (events_now(branch_.get(), POLLRDHUP) != 0) throw SystemError(ESRCH, "the server has gone");
   throw SystemError(EAGAIN, "too many sockets for pulses");
 }
 

@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <span>
 
+#include "memory/write_all.hpp"
 #include "message/shared.hpp"
 #include "process/background.hpp"
 
@@ -77,11 +79,7 @@ void tell_status(int socket, const SharedChannel& channel) noexcept {
     const FileSizeGuard guard;
     UniqueFd file(::memfd_create("farcall-status", MFD_CLOEXEC));
     if (!file) throw_errno("memfd_create");
-    for (std::size_t done = 0; done < text.size();) {
-      const ssize_t count = ::write(file.get(), text.data() + done, text.size() - done);
-      if (count <= 0) throw_errno("write");
-      done += static_cast<std::size_t>(count);
-    }
+    write_all(file.get(), std::as_bytes(std::span(text)), "write");
     answer(socket, 0, std::move(file));
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who asked sees an end
   }

@@ -28,7 +28,7 @@ Table<Connection>* connection_table;
     process::free_in_child(connection_table->lock);
     process::free_in_child(channel_table->lock);
   };
-  process::around_fork(process::Room::door, hold, let_go, in_child);
+  process::around_fork(process::ForkOrder::above_call, hold, let_go, in_child);
   return true;
 }();
 

@@ -144,7 +144,7 @@ void close_in_child() noexcept {
 }
 
 struct Handlers {
-  Room room;
+  ForkOrder order;
   void (*before)();
   void (*in_parent)();
   void (*in_child)();
@@ -153,9 +153,9 @@ struct Handlers {
 constinit std::array<Handlers, 16> handlers{};
 constinit std::size_t handler_count = 0;
 
-void run(Room room, void (*Handlers::*which)()) noexcept {
+void run(ForkOrder order, void (*Handlers::*which)()) noexcept {
   for (std::size_t i = 0; i < handler_count; ++i)
-    if (handlers[i].room == room && handlers[i].*which != nullptr) (handlers[i].*which)();
+    if (handlers[i].order == order && handlers[i].*which != nullptr) (handlers[i].*which)();
 }
 
 // All but those that tell of what the thread itself does wrong.
@@ -190,13 +190,13 @@ void before() noexcept {
   begin_quiet();
   (void)generation();  // a child that nobody told of it does not act for its parent
   begin_fork();
-  run(Room::door, &Handlers::before);
-  run(Room::call, &Handlers::before);
+  run(ForkOrder::above_call, &Handlers::before);
+  run(ForkOrder::call, &Handlers::before);
 }
 
 void in_parent() noexcept {
-  run(Room::call, &Handlers::in_parent);
-  run(Room::door, &Handlers::in_parent);
+  run(ForkOrder::call, &Handlers::in_parent);
+  run(ForkOrder::above_call, &Handlers::in_parent);
   end_fork();
   end_quiet();
 }
@@ -255,8 +255,8 @@ void leave_parents_things() noexcept {
   forking = 0;
   making = here.makes ? 1 : 0;
   here.forks = false;
-  run(Room::call, &Handlers::in_child);
-  run(Room::door, &Handlers::in_child);
+  run(ForkOrder::call, &Handlers::in_child);
+  run(ForkOrder::above_call, &Handlers::in_child);
 }
 
 void in_child() noexcept {
@@ -402,10 +402,10 @@ UniqueFd PrivateFd::release() noexcept {
   return std::move(fd_);
 }
 
-void around_fork(Room room, void (*first)(), void (*parent)(), void (*child)()) noexcept {
+void around_fork(ForkOrder order, void (*first)(), void (*parent)(), void (*child)()) noexcept {
   if (handler_count == handlers.size()) std::abort();
   handlers[handler_count++] = {
-      .room = room, .before = first, .in_parent = parent, .in_child = child};
+      .order = order, .before = first, .in_parent = parent, .in_child = child};
 }
 
 namespace {

@@ -117,12 +117,13 @@ void leak_in_child(T& object) noexcept {
 }
 
 // Registers functions to be called around every fork of this process: before it, and afterwards
-// in the parent and in the child; each may be null. Those of upper rooms run before those of lower
-// ones, which they may use, and after the fork the other way round. In the child no private
-// descriptor or mapping is left when they run, and nothing ran before where the child noticed by
-// itself that it is one. For initialisers: few, and once.
-enum class Room : std::uint8_t { call, door };
-void around_fork(Room room, void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept;
+// in the parent and in the child; each may be null. What is above calls, which it may use, comes
+// first before the fork and last after it. In the child no private descriptor or mapping is left
+// when they run, and nothing ran before where the child noticed by itself that it is one. For
+// initialisers: few, and once.
+enum class ForkOrder : std::uint8_t { call, above_call };
+void around_fork(ForkOrder order, void (*before)(), void (*in_parent)(),
+                 void (*in_child)()) noexcept;
 // In a child: makes a lock free that was taken before the fork, or that somebody held who is not
 // here.
 inline void free_in_child(std::mutex& lock) noexcept {
@@ -200,5 +201,5 @@ inline void notice_changed_credentials() noexcept {
 
 // Calls are made of this throughout.
 namespace farcall::call {
-using namespace farcall::process;  // NOLINT(google-build-using-namespace)
+using namespace farcall::process;
 }

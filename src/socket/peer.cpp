@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "socket/peer.hpp"
 
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -9,6 +8,7 @@
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
 #include "process/process.hpp"
+#include "socket/wait_for.hpp"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -52,8 +52,7 @@ PeerProcess process_of_peer(int socket) noexcept {
 bool has_peer_ended(int socket) noexcept {
   const process::NoFork guard;  // no child keeps the descriptor
   const PeerProcess peer = process_of_peer(socket);
-  pollfd end{.fd = peer.descriptor.get(), .events = POLLIN, .revents = 0};
-  return peer.ended || (peer.descriptor && ::poll(&end, 1, 0) > 0);
+  return peer.ended || (peer.descriptor && events_now(peer.descriptor.get(), POLLIN) != 0);
 }
 
 }  // namespace farcall

@@ -25,21 +25,17 @@ namespace farcall {
 bool wait_for(int fd, short events, Deadline deadline, std::optional<SignalCount> since) {
   for (;;) {
     pollfd entry{.fd = fd, .events = events, .revents = 0};
-    timespec left{};
-    if (!deadline.is_never()) {
-      const std::int64_t ns = std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0);
-      left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
-    }
+    const timespec left = deadline.left();
     std::optional<HeldSignals> held;
     if (since) {
       held.emplace();
-      if (SignalCount::now() != *since) throw SystemError(EINTR, "poll of a socket");
+      if (SignalCount::now() != *since) throw SystemError(EINTR, "poll");
     }
     const int count =
         ::ppoll(&entry, 1, deadline.is_never() ? nullptr : &left, held ? held->before() : nullptr);
     if (count > 0) return true;
     if (count == 0) return false;
-    if (errno != EINTR || since) throw_errno("poll of a socket");
+    if (errno != EINTR || since) throw_errno("poll");
   }
 }
 
@@ -287,8 +283,7 @@ Credentials effective() noexcept {
 
 // No bytes mean the end, or a packet that holds none.
 bool at_end(int packet_socket) {
-  pollfd entry{.fd = packet_socket, .events = POLLRDHUP, .revents = 0};
-  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  return (events_now(packet_socket, POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 }  // namespace

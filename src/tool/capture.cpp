@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -78,9 +77,8 @@ int run_capture(capture::Options& options, bool as_json) {
     const capture::Summary summary = capture::capture(options, stop);
     const auto how = as_json ? &tell_programs : &tell;
     how(summary, options.file == "-" ? "standard output" : options.file);
-    const int status = summary.command_status;
     if (summary.left_command) return 128 + stopped_by;
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return exit_code_of(summary.command_status);
   } catch (const std::invalid_argument& wrong) {
     say("farcall: {}\n", wrong.what());
     return kUsage;
@@ -104,7 +102,7 @@ void add_capture(Command root, int& exit_code) {
   command.option("-p,--pid", asked->options.pids, "Only these processes (all of your user)")
       .separated_by_commas();
   command.flag("-a,--all-users", asked->options.all_users,
-               "Those of other users as well, as far as you may look: as root, of all");
+               "Also other users' processes that you may trace: all, as root");
   command.option("-c,--count", asked->options.packets, "End after so many packets; 0: do not")
       .between(0, INT32_MAX);
   command

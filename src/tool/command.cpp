@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -279,14 +280,18 @@ Option Option::between(int least, int most) const {
   return *this;
 }
 
-Option Option::not_negative() const {
-  option_->check([](const std::string& text) {
+Option Option::between(double least, double most) const {
+  option_->check([=](const std::string& text) {
     double number = 0;
     const bool known = CLI::detail::lexical_cast(text, number);
-    return known && number >= 0 ? std::string() : "'" + text + "' is no number from 0 on";
+    if (known && number >= least && number <= most) return std::string();
+    const std::string end = most < HUGE_VAL ? fmt::format("to {}", most) : "on";
+    return fmt::format("'{}' is no number from {} {}", text, least, end);
   });
   return *this;
 }
+
+Option Option::not_negative() const { return between(0.0, HUGE_VAL); }
 
 Option Option::checked(Check check) const {
   option_->check([check = std::move(check)](std::string text) {

@@ -48,6 +48,7 @@ class Option {
   Option separated_by_commas() const;
   Option shows_default() const;  // in the help: what its variable holds now
   Option between(int least, int most) const;
+  Option between(double least, double most) const;
   Option not_negative() const;
   Option checked(Check check) const;
   Option not_empty() const;

@@ -38,7 +38,7 @@ doctor::Report examine(const std::vector<std::string>& words) {
 void add_doctor(Command root, int& exit_code) {
   auto options = std::make_shared<Options>();
   const Command command = root.subcommand("doctor", "Tell why something is not fast, and the cure");
-  command.flag("--json", options->json, "Print what was found for programs");
+  command.flag("--json", options->json, "Print the findings as JSON");
   command
       .option("PID", options->words,
               "A process that runs; or, after --, a program to run and its arguments")

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,13 +40,7 @@ void add_call(Command group, int& exit_code) {
   command.option("PATH", call->path, "Where the door is attached").required().suggests("file");
   command.option("DATA", call->data, "The request; without it, all of standard input");
   command.option("--wait", call->wait_s, "Wait so many seconds for the door to be attached")
-      .checked([](const std::string& text) {
-        char* end = nullptr;
-        const double seconds = std::strtod(text.c_str(), &end);
-        if (end == text.c_str() || *end != '\0' || !(seconds >= 0))
-          return fmt::format("'{}' is no number of seconds", text);
-        return std::string();
-      });
+      .not_negative();
   command.runs([call, &exit_code] { exit_code = door::call(*call); });
 }
 

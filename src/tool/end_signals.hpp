@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <csignal>
+#include <signal.h>
+
+#include <ctime>
 #include <vector>
 
 namespace farcall::tool {
@@ -17,5 +19,27 @@ inline std::vector<int> end_signals() {
   }
   return signals;
 }
+
+// Blocks them, for the thread that makes this and those it makes then, and waits for one.
+class EndSignals {
+ public:
+  EndSignals() {
+    ::sigemptyset(&set_);
+    for (const int signal : end_signals()) ::sigaddset(&set_, signal);
+    ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  }
+  void wait() const {
+    int signal = 0;
+    while (::sigwait(&set_, &signal) != 0) continue;
+  }
+  // Whether one came within so many milliseconds.
+  [[nodiscard]] bool wait_ms(long ms) const {
+    const timespec time{.tv_sec = 0, .tv_nsec = ms * 1'000'000};
+    return ::sigtimedwait(&set_, nullptr, &time) > 0;
+  }
+
+ private:
+  sigset_t set_{};
+};
 
 }  // namespace farcall::tool

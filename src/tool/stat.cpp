@@ -5,14 +5,13 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <thread>
 #include <tuple>
 
+#include "memory/to_number.hpp"
 #include "observe/clock.hpp"
 #include "tool/command.hpp"
 #include "tool/say.hpp"
@@ -47,13 +46,6 @@ observe::Times times_of(const Process& process, const End& end) {
   return watch::read_times(process, end, times) ? times : observe::Times{};
 }
 
-std::optional<pid_t> pid_of(const std::string& text) {
-  char* end = nullptr;
-  const long pid = std::strtol(text.c_str(), &end, 10);
-  if (text.empty() || *end != '\0' || pid <= 0 || pid > INT32_MAX) return {};
-  return static_cast<pid_t>(pid);
-}
-
 // A channel's name without a user is the caller's own, or root's.
 bool is_channel(const End& end, const std::string& name) {
   return end.kind == observe::Kind::channel &&
@@ -84,7 +76,7 @@ void print_half(const char* what, const observe::Half& half) {
   print_way(what, half);
   if (half.dropped != 0) fmt::print("              {} missed\n", half.dropped);
   if ((half.sleeps | half.spun_ns | half.wakes | half.waiting_since) == 0) return;
-  fmt::print("              slept {} times, {} in all; looked for {}; woke the other {} times{}\n",
+  fmt::print("              slept {} times, {} in all; spun for {}; woke the other {} times{}\n",
              half.sleeps, top::spelled_time(half.slept_ns), top::spelled_time(half.spun_ns),
              half.wakes, half.waiting_since != 0 ? "; asleep now" : "");
 }
@@ -156,7 +148,7 @@ json end_json(const Timed& timed) {
 // The processes that are meant. Says why there is none.
 std::vector<Process> find(const Stat& stat, std::string& reason) {
   std::vector<Process> found;
-  if (const std::optional<pid_t> pid = pid_of(stat.what)) {
+  if (const auto pid = to_number<pid_t>(stat.what); pid && *pid > 0) {
     Process process;
     switch (watch::look(*pid, process)) {
       case watch::Seen::yes: found.push_back(std::move(process)); break;
@@ -280,10 +272,7 @@ void add_stat(Command root, int& exit_code) {
       .option("--interval", stat->seconds,
               "Time answers for so many seconds, 15 at most; 0: do not")
       .shows_default()
-      .checked([](const std::string& text) {
-        const double seconds = std::strtod(text.c_str(), nullptr);
-        return seconds >= 0 && seconds <= 15 ? std::string() : "must be 0 to 15 seconds";
-      });
+      .between(0.0, 15.0);
   command.flag("--json", stat->as_json, "As JSON");
   command.runs([stat, &exit_code] { exit_code = run(*stat); });
 }

@@ -3,7 +3,6 @@
 // farcall top: who talks to whom through farcall, and how fast.
 #include "tool/top/top.hpp"
 
-#include <cstdlib>
 #include <memory>
 
 #include "tool/command.hpp"
@@ -16,10 +15,7 @@ void add_top(Command root, int& exit_code) {
   const Command command = root.subcommand("top", "Who talks to whom, and how fast, live");
   command.option("--interval", chosen->interval_s, "Seconds between two looks")
       .shows_default()
-      .checked([](const std::string& text) {
-        const double seconds = std::strtod(text.c_str(), nullptr);
-        return seconds >= 0.05 && seconds <= 3600 ? std::string() : "must be 0.05 to 3600 seconds";
-      });
+      .between(0.05, 3600.0);
   command.flag("--once", chosen->once, "Print once and end");
   const Option json = command.flag("--json", chosen->json, "Print a line of JSON for each look");
   const Option prometheus =
@@ -33,8 +29,7 @@ void add_top(Command root, int& exit_code) {
       .shows_default()
       .suggests("messages bytes kernel latency spin wait kind name")
       .checked([](const std::string& text) {
-        return top::sort_of(text) == top::Sort::count_ ? text + " is nothing to sort by"
-                                                       : std::string();
+        return top::sort_of(text) == top::Sort::count_ ? "cannot sort by " + text : std::string();
       });
   command.runs([chosen, &exit_code] {
     const bool live = !chosen->once && !chosen->json && !chosen->prometheus;

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -17,6 +16,7 @@
 #include <span>
 
 #include "farcall/error.hpp"
+#include "memory/to_number.hpp"
 #include "watch/maps.hpp"
 #include "watch/memory.hpp"
 #include "watch/status.hpp"
@@ -259,11 +259,9 @@ std::vector<Process> Everybody::look(Whose whose) {
   if (proc == nullptr) throw_errno("/proc");
   bool any = false;
   while (const dirent* entry = ::readdir(proc.get())) {
-    char* end = nullptr;
-    const long pid = std::strtol(entry->d_name, &end, 10);
-    if (*end != '\0' || pid <= 0) continue;
+    const pid_t number = to_number<pid_t>(entry->d_name).value_or(0);
+    if (number <= 0) continue;
     any = true;
-    const auto number = static_cast<pid_t>(pid);
     const auto known = std::lower_bound(plain_.begin(), plain_.end(), number,
                                         [](const auto& one, pid_t p) { return one.first < p; });
     const bool is_known = known != plain_.end() && known->first == number;

@@ -96,27 +96,21 @@ class PipesConnection final : public Connection {
   std::vector<Pipe> pipes_{kReaders};
 };
 
-class MischievousRow final : public Row {
- public:
-  MischievousRow(const char* policy, Mischief mischief)
-      : Row({.mechanism = "mischief",
-             .engine = "control",
-             .wait = "block",
-             .description = "",
-             .policy = policy}),
-        mischief_(std::move(mischief)) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<PipesConnection>(mischief_);
-  }
-
- private:
-  Mischief mischief_;
-};
+Row mischievous_row(const char* policy, Mischief mischief) {
+  return {{.mechanism = "mischief",
+           .engine = "control",
+           .wait = "block",
+           .description = "",
+           .policy = policy},
+          [mischief = std::move(mischief)](const Conditions&) {
+            return std::make_unique<PipesConnection>(mischief);
+          }};
+}
 
 class BroadcastSlot : public testing::Test {
  protected:
   std::string run(const char* policy, Mischief mischief) {
-    const MischievousRow row(policy, std::move(mischief));
+    const Row row = mischievous_row(policy, std::move(mischief));
     return supervisor().run({.row = &row,
                              .conditions = {.message_bytes = kBytes,
                                             .depth_bytes = 4096,

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string>
 
-#include "compare/library.hpp"
+#include "compare/preload_library.hpp"
 
 namespace farcall::compare {
 namespace {

@@ -68,23 +68,17 @@ class MischievousConnection final : public Connection {
   const Mischief& mischief_;
 };
 
-class MischievousRow final : public Row {
- public:
-  explicit MischievousRow(Mischief mischief)
-      : Row({.mechanism = "mischief",
-             .engine = "control",
-             .wait = "spin",
-             .description = "",
-             .fixed_bytes = 8,
-             .streams = false}),
-        mischief_(std::move(mischief)) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<MischievousConnection>(mischief_);
-  }
-
- private:
-  Mischief mischief_;
-};
+Row mischievous_row(Mischief mischief) {
+  return {{.mechanism = "mischief",
+           .engine = "control",
+           .wait = "spin",
+           .description = "",
+           .fixed_bytes = 8,
+           .streams = false},
+          [mischief = std::move(mischief)](const Conditions&) {
+            return std::make_unique<MischievousConnection>(mischief);
+          }};
+}
 
 SlotPlan plan_for(const Row& row) {
   return {.row = &row,
@@ -112,7 +106,7 @@ class SupervisedRow : public testing::Test {
 };
 
 TEST_F(SupervisedRow, ThatBehavesHasSamplesAndNoError) {
-  const MischievousRow row([](auto, auto) {});
+  const Row row = mischievous_row([](auto, auto) {});
   Supervisor supervisor(1000, 20'000 * kMilli);
   EXPECT_EQ(supervisor.run(plan_for(row)), "");
   EXPECT_GE(supervisor.samples().size(), kLeastSamples);
@@ -120,7 +114,7 @@ TEST_F(SupervisedRow, ThatBehavesHasSamplesAndNoError) {
 }
 
 TEST_F(SupervisedRow, ThatSendsAWrongWordFailsWithWhatWasWrong) {
-  const MischievousRow row([](std::span<std::byte> word, std::uint64_t count) {
+  const Row row = mischievous_row([](std::span<std::byte> word, std::uint64_t count) {
     if (count == 3) word[3] ^= std::byte{1};
   });
   const std::string error = run(row);
@@ -128,7 +122,7 @@ TEST_F(SupervisedRow, ThatSendsAWrongWordFailsWithWhatWasWrong) {
 }
 
 TEST_F(SupervisedRow, ThatThrowsFailsWithItsError) {
-  const MischievousRow row([](auto, std::uint64_t count) {
+  const Row row = mischievous_row([](auto, std::uint64_t count) {
     if (count == 2) throw SystemError(EIO, "mischief");
   });
   const std::string error = run(row);
@@ -136,7 +130,7 @@ TEST_F(SupervisedRow, ThatThrowsFailsWithItsError) {
 }
 
 TEST_F(SupervisedRow, ThatHangsIsKilledAndFails) {
-  const MischievousRow row([](auto, std::uint64_t count) {
+  const Row row = mischievous_row([](auto, std::uint64_t count) {
     if (count == 2) ::sleep(3600);
   });
   const std::string error = run(row, 300 * kMilli);
@@ -144,7 +138,7 @@ TEST_F(SupervisedRow, ThatHangsIsKilledAndFails) {
 }
 
 TEST_F(SupervisedRow, WhoseServerDiesFails) {
-  const MischievousRow row([](auto, std::uint64_t count) {
+  const Row row = mischievous_row([](auto, std::uint64_t count) {
     if (count == 2) ::kill(::getpid(), SIGKILL);
   });
   EXPECT_EQ(run(row), "the server process died");
@@ -152,7 +146,7 @@ TEST_F(SupervisedRow, WhoseServerDiesFails) {
 
 TEST_F(SupervisedRow, HasItsSystemCallsCounted) {
   // The server sleeps at least once before each message that it receives.
-  const MischievousRow row([](auto, auto) {});
+  const Row row = mischievous_row([](auto, auto) {});
   SlotPlan plan = plan_for(row);
   plan.trace = Role::server;
   std::string why;
@@ -195,13 +189,13 @@ class OtherChild {
 
 TEST_F(SupervisedRow, IsNotHeldUpByAChildThatIsNotOfIt) {
   const OtherChild child;
-  const MischievousRow row([](auto, auto) {});
+  const Row row = mischievous_row([](auto, auto) {});
   EXPECT_EQ(run(row), "");
 }
 
 TEST_F(SupervisedRow, WhoseServerDiesIsNotHeldUpByAChildThatIsNotOfIt) {
   const OtherChild child;
-  const MischievousRow row([](auto, std::uint64_t count) {
+  const Row row = mischievous_row([](auto, std::uint64_t count) {
     if (count == 2) ::kill(::getpid(), SIGKILL);
   });
   EXPECT_EQ(run(row), "the server process died");
@@ -210,7 +204,7 @@ TEST_F(SupervisedRow, WhoseServerDiesIsNotHeldUpByAChildThatIsNotOfIt) {
 TEST_F(SupervisedRow, IsCountedBesideAChildThatIsNotOfIt) {
   for (const Role traced : {Role::client, Role::server}) {
     const OtherChild child;
-    const MischievousRow row([](auto, auto) {});
+    const Row row = mischievous_row([](auto, auto) {});
     SlotPlan plan = plan_for(row);
     plan.trace = traced;
     std::string why;
@@ -279,17 +273,9 @@ class StoppedConnection final : public Connection {
   int back_[2]{};
 };
 
-class StoppedRow final : public Row {
- public:
-  StoppedRow()
-      : Row({.mechanism = "stopped", .engine = "control", .wait = "block", .description = ""}) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<StoppedConnection>();
-  }
-};
-
 TEST_F(SupervisedRow, WhoseClientIsStoppedIsNotTakenForFull) {
-  const StoppedRow row;
+  const Row row({.mechanism = "stopped", .engine = "control", .wait = "block", .description = ""},
+                [](const Conditions&) { return std::make_unique<StoppedConnection>(); });
   SlotPlan plan = plan_for(row);
   plan.measure_depth = true;
   Supervisor supervisor(1000, 20'000 * kMilli);

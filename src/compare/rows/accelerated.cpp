@@ -9,7 +9,7 @@
 #include <atomic>
 #include <string>
 
-#include "compare/library.hpp"
+#include "compare/preload_library.hpp"
 #include "compare/rows/rows.hpp"
 #include "compare/rows/sockets.hpp"
 #include "farcall/error.hpp"
@@ -98,54 +98,34 @@ class UdpConnection final : public Connection {
 };
 
 template <class Made>
-class AcceleratedRow final : public Row {
- public:
-  explicit AcceleratedRow(RowInfo info) : Row(std::move(info)) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    if (info().streams && conditions.message_bytes == 0)
-      return "a stream does not tell of messages without bytes";
-    if (conditions.message_bytes > Made::longest())
-      return "a packet has at most " + std::to_string(Made::longest()) + " bytes";
-    try {
-      find_library();
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-    return {};
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<Made>();
-  }
-};
+void add(RowList& list, const char* mechanism, const char* description, bool streams = true) {
+  list.add({.mechanism = mechanism,
+            .engine = "shared",
+            .wait = "adaptive",
+            .description = description,
+            .streams = streams,
+            .preloaded = true},
+           makes<Made>(), [streams](const Conditions& conditions) -> std::string {
+             if (streams && conditions.message_bytes == 0)
+               return "a stream does not tell of messages without bytes";
+             if (conditions.message_bytes > Made::longest())
+               return "a packet has at most " + std::to_string(Made::longest()) + " bytes";
+             return why_no_library();
+           });
+}
 
 }  // namespace
 
 void add_accelerated(RowList& list) {
-  list.add<AcceleratedRow<SocketConnection<TcpListener>>>(
-      RowInfo{.mechanism = "tcp_accelerated",
-              .engine = "shared",
-              .wait = "adaptive",
-              .description = "TCP loopback of unmodified programs under farcall run",
-              .preloaded = true});
-  list.add<AcceleratedRow<SocketConnection<UnixListener<SOCK_STREAM>>>>(
-      RowInfo{.mechanism = "unix_accelerated",
-              .engine = "shared",
-              .wait = "adaptive",
-              .description = "Unix streams of unmodified programs under farcall run",
-              .preloaded = true});
-  list.add<AcceleratedRow<SocketConnection<UnixListener<SOCK_SEQPACKET>>>>(
-      RowInfo{.mechanism = "unix_seqpacket_accelerated",
-              .engine = "shared",
-              .wait = "adaptive",
-              .description = "Unix sockets of packets of unmodified programs under farcall run",
-              .preloaded = true});
-  list.add<AcceleratedRow<UdpConnection>>(
-      RowInfo{.mechanism = "udp_accelerated",
-              .engine = "shared",
-              .wait = "adaptive",
-              .description = "UDP loopback of unmodified programs under farcall run",
-              .streams = false,
-              .preloaded = true});
+  add<SocketConnection<TcpListener>>(list, "tcp_accelerated",
+                                     "TCP loopback of unmodified programs under farcall run");
+  add<SocketConnection<UnixListener<SOCK_STREAM>>>(
+      list, "unix_accelerated", "Unix streams of unmodified programs under farcall run");
+  add<SocketConnection<UnixListener<SOCK_SEQPACKET>>>(
+      list, "unix_seqpacket_accelerated",
+      "Unix sockets of packets of unmodified programs under farcall run");
+  add<UdpConnection>(list, "udp_accelerated",
+                     "UDP loopback of unmodified programs under farcall run", false);
 }
 
 }  // namespace farcall::compare

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <string>
 
+#include "compare/rows/introduction.hpp"
 #include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
@@ -76,52 +77,28 @@ class LoopEnd final : public Endpoint {
 
 class AsioConnection final : public Connection {
  public:
-  explicit AsioConnection(bool loops) : loops_(loops) {
-    int pair[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) throw_errno("socketpair");
-    client_.reset(pair[0]);
-    server_.reset(pair[1]);
-  }
+  explicit AsioConnection(bool loops) : loops_(loops) {}
   // A loop has descriptors that a fork would share, so it is made here.
   std::unique_ptr<Endpoint> open(Role role) override {
-    (role == Role::client ? server_ : client_).reset();
-    UniqueFd& own = role == Role::client ? client_ : server_;
-    if (loops_) return std::make_unique<LoopEnd>(std::move(own));
-    return std::make_unique<SyncEnd>(std::move(own));
+    if (loops_) return std::make_unique<LoopEnd>(sockets_.release(role));
+    return std::make_unique<SyncEnd>(sockets_.release(role));
   }
 
  private:
   bool loops_;
-  UniqueFd client_;
-  UniqueFd server_;
-};
-
-class AsioRow final : public Row {
- public:
-  explicit AsioRow(bool loops)
-      : Row({.mechanism = loops ? "asio" : "asio_sync",
-             .engine = "library",
-             .wait = "block",
-             .description = loops ? "Asio, its loop over a Unix stream socket"
-                                  : "Asio, blocking functions over a Unix stream socket"}),
-        loops_(loops) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    return conditions.message_bytes == 0
-               ? "a stream of bytes has no empty messages; the least is 1 byte"
-               : "";
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<AsioConnection>(loops_);
-  }
-
- private:
-  bool loops_;
+  Introduction sockets_{SOCK_STREAM};
 };
 
 }  // namespace
 
 void add_asio(RowList& list) {
-  for (const bool loops : {true, false}) list.add<AsioRow>(loops);
+  const auto add = [&](bool loops, const char* mechanism, const char* description) {
+    list.add(
+        {.mechanism = mechanism, .engine = "library", .wait = "block", .description = description},
+        makes<AsioConnection>(loops), refuses_empty);
+  };
+  add(true, "asio", "Asio, its loop over a Unix stream socket");
+  add(false, "asio_sync", "Asio, blocking functions over a Unix stream socket");
 }
 
 }  // namespace farcall::compare

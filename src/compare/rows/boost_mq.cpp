@@ -58,20 +58,14 @@ class BoostConnection final : public Connection {
   std::unique_ptr<ipc::message_queue> back_;
 };
 
-class BoostRow final : public Row {
- public:
-  BoostRow()
-      : Row({.mechanism = "boost_mq",
-             .engine = "library",
-             .wait = "block",
-             .description = "Boost.Interprocess message_queue"}) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<BoostConnection>(conditions);
-  }
-};
-
 }  // namespace
 
-void add_boost_mq(RowList& list) { list.add<BoostRow>(); }
+void add_boost_mq(RowList& list) {
+  list.add({.mechanism = "boost_mq",
+            .engine = "library",
+            .wait = "block",
+            .description = "Boost.Interprocess message_queue"},
+           makes<BoostConnection>());
+}
 
 }  // namespace farcall::compare

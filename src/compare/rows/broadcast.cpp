@@ -15,23 +15,21 @@ void must_be_ok(Outcome outcome, const char* what) {
   if (outcome != Outcome::ok) throw SystemError(to_errno(outcome), what);
 }
 
-class PublishingEnd final : public Endpoint {
+class PublishingEnd final : public WritingEnd {
  public:
   explicit PublishingEnd(Publisher publisher) : publisher_(std::move(publisher)) {}
   void send(std::span<const std::byte> message) override {
     must_be_ok(publisher_.write(message, Deadline::never()), "broadcast");
   }
-  void receive(std::span<std::byte>) override { throw MisuseError("the writer reads not"); }
 
  private:
   Publisher publisher_;
 };
 
-class SubscribedEnd final : public Endpoint {
+class SubscribedEnd final : public ReadingEnd {
  public:
   SubscribedEnd(UniqueFd invitation, WaitMode wait)
       : subscriber_(Subscriber::adopt(std::move(invitation), {.wait = wait})) {}
-  void send(std::span<const std::byte>) override { throw MisuseError("a reader writes not"); }
   void receive(std::span<std::byte> message) override {
     std::size_t size = 0;
     must_be_ok(subscriber_.read(message, size, missed_, Deadline::never()), "read a broadcast");
@@ -67,42 +65,30 @@ class BroadcastConnection final : public Connection {
   std::vector<UniqueFd> invitations_;
 };
 
-class BroadcastRow final : public Row {
- public:
-  BroadcastRow(const char* mechanism, SlowReader slow, WaitMode wait)
-      : Row({.mechanism = mechanism,
-             .engine = "shared",
-             .wait = std::string(to_string(wait)),
-             .description = slow == SlowReader::block
-                                ? "this library; the writer waits for the slowest reader"
-                                : "this library; slow readers miss what is old, and know how much",
-             .waits = true,
-             .policy = slow == SlowReader::block ? "block" : "overwrite"}),
-        slow_(slow),
-        wait_(wait) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    // See Publisher::longest().
-    return conditions.message_bytes + kLine >= default_depth(conditions) / 4
-               ? "a message is shorter than a quarter of what the broadcast holds"
-               : "";
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<BroadcastConnection>(conditions, slow_, wait_);
-  }
-
- private:
-  SlowReader slow_;
-  WaitMode wait_;
-};
+// See Publisher::longest().
+std::string refuses_long(const Conditions& conditions) {
+  return conditions.message_bytes + kLine >= default_depth(conditions) / 4
+             ? "a message is shorter than a quarter of what the broadcast holds"
+             : "";
+}
 
 }  // namespace
 
 // Readers that spin for ever take the processors from one another: that is no way to have many.
 void add_broadcast(RowList& list) {
-  for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block})
-    list.add<BroadcastRow>("broadcast", SlowReader::block, wait);
-  for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block})
-    list.add<BroadcastRow>("broadcast_overwrite", SlowReader::overwrite, wait);
+  const auto add = [&](SlowReader slow, const char* mechanism, const char* description) {
+    for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block})
+      list.add({.mechanism = mechanism,
+                .engine = "shared",
+                .wait = std::string(to_string(wait)),
+                .description = description,
+                .waits = true,
+                .policy = slow == SlowReader::block ? "block" : "overwrite"},
+               makes<BroadcastConnection>(slow, wait), refuses_long);
+  };
+  add(SlowReader::block, "broadcast", "this library; the writer waits for the slowest reader");
+  add(SlowReader::overwrite, "broadcast_overwrite",
+      "this library; slow readers miss what is old, and know how much");
 }
 
 }  // namespace farcall::compare

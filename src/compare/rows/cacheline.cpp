@@ -64,30 +64,21 @@ class LineConnection final : public Connection {
   bool shared_;
 };
 
-class LineRow final : public Row {
- public:
-  LineRow(std::string name, std::string description, bool shared)
-      : Row({.mechanism = std::move(name),
-             .engine = "control",
-             .wait = "spin",
-             .description = std::move(description),
-             .fixed_bytes = sizeof(std::uint64_t),
-             .streams = false}),
-        shared_(shared) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<LineConnection>(shared_);
-  }
-
- private:
-  bool shared_;
-};
-
 }  // namespace
 
 void add_cacheline(RowList& list) {
-  list.add<LineRow>("cacheline_pingpong",
-                    "a bare cache line per direction, both sides looking all the time", false);
-  list.add<LineRow>("cacheline_shared", "one bare cache line for both directions", true);
+  const auto add = [&](bool shared, const char* mechanism, const char* description) {
+    list.add({.mechanism = mechanism,
+              .engine = "control",
+              .wait = "spin",
+              .description = description,
+              .fixed_bytes = sizeof(std::uint64_t),
+              .streams = false},
+             makes<LineConnection>(shared));
+  };
+  add(false, "cacheline_pingpong",
+      "a bare cache line per direction, both sides looking all the time");
+  add(true, "cacheline_shared", "one bare cache line for both directions");
 }
 
 }  // namespace farcall::compare

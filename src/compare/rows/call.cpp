@@ -17,7 +17,7 @@ void must_be_ok(Outcome outcome, const char* what) {
   if (outcome != Outcome::ok) throw SystemError(to_errno(outcome), what);
 }
 
-class Caller final : public CallEndpoint {
+class Caller final : public CallingEnd {
  public:
   Caller(int port, WaitMode wait) : client_(port, wait) {}
   void round_trip(std::span<const std::byte> request, std::span<std::byte> reply) override {
@@ -27,22 +27,16 @@ class Caller final : public CallEndpoint {
                "call");
     if (results.data.size() != reply.size()) throw SystemError(EPROTO, "the reply came short");
   }
-  void serve(Service&, std::span<std::byte>) override {
-    throw MisuseError("the client serves not");
-  }
 
  private:
   Client client_;
 };
 
-class Callee final : public CallEndpoint {
+class Callee final : public ServingEnd {
  public:
   // Sends what clients need through `socket`.
   Callee(int socket, const Conditions& conditions, WaitMode wait) : thread_(port_, wait) {
     hand_out(socket, port_.descriptor(), conditions);
-  }
-  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
-    throw MisuseError("the server calls not");
   }
   void serve(Service& service, std::span<std::byte>) override {
     bool more = true;
@@ -78,33 +72,24 @@ class CallConnection final : public Connection {
   WaitMode wait_;
 };
 
-class CallRow final : public Row {
- public:
-  explicit CallRow(WaitMode wait)
-      : Row({.mechanism = "call",
-             .engine = "shared",
-             .wait = std::string(to_string(wait)),
-             .description = "a call to a port of this library",
-             .streams = false,
-             .waits = true}),
-        wait_(wait) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<CallConnection>(conditions, wait_);
-  }
-
- private:
-  WaitMode wait_;
-};
+void add(RowList& list, WaitMode wait) {
+  list.add({.mechanism = "call",
+            .engine = "shared",
+            .wait = std::string(to_string(wait)),
+            .description = "a call to a port of this library",
+            .streams = false,
+            .waits = true},
+           makes<CallConnection>(wait));
+}
 
 }  // namespace
 
 void add_call(RowList& list) {
-  for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
-    list.add<CallRow>(wait);
+  for (const WaitMode wait : kAllWaits) add(list, wait);
 }
 
 void add_call_of_many(RowList& list) {
-  for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block}) list.add<CallRow>(wait);
+  for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block}) add(list, wait);
 }
 
 }  // namespace farcall::compare

@@ -111,7 +111,7 @@ void translated(Body body) {
   }
 }
 
-class CapnpClient final : public CallEndpoint {
+class CapnpClient final : public CallingEnd {
  public:
   explicit CapnpClient(UniqueFd socket)
       : party_(std::move(socket), capnp::rpc::twoparty::Side::CLIENT),
@@ -133,9 +133,6 @@ class CapnpClient final : public CallEndpoint {
   }
   // What it holds may throw when it goes; there is nobody to tell.
   ~CapnpClient() noexcept override = default;
-  void serve(Service&, std::span<std::byte>) override {
-    throw MisuseError("the client serves not");
-  }
 
  private:
   Party party_;
@@ -143,15 +140,12 @@ class CapnpClient final : public CallEndpoint {
   std::optional<schema::Answerer::Client> answerer_;
 };
 
-class CapnpServer final : public CallEndpoint {
+class CapnpServer final : public ServingEnd {
  public:
   explicit CapnpServer(UniqueFd socket)
       : party_(std::move(socket), capnp::rpc::twoparty::Side::SERVER),
         system_(capnp::makeRpcServer(party_.network(), kj::heap<Answerer>(phases_))) {}
   ~CapnpServer() noexcept override = default;
-  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
-    throw MisuseError("the server calls not");
-  }
   void serve(Service& service, std::span<std::byte> message) override {
     translated([&] {
       Phase phase{.service = service, .message = message};
@@ -182,9 +176,8 @@ class CapnpServer final : public CallEndpoint {
 class CapnpConnection final : public Connection {
  public:
   std::unique_ptr<Endpoint> open(Role role) override {
-    sockets_.take(role);
-    if (role == Role::client) return std::make_unique<CapnpClient>(sockets_.release());
-    return std::make_unique<CapnpServer>(sockets_.release());
+    if (role == Role::client) return std::make_unique<CapnpClient>(sockets_.release(role));
+    return std::make_unique<CapnpServer>(sockets_.release(role));
   }
 
  private:

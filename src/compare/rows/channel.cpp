@@ -68,42 +68,31 @@ class ChannelConnection final : public Connection {
   std::size_t message_bytes_;
 };
 
-class ChannelRow final : public Row {
- public:
-  ChannelRow(const AnyMechanism& mechanism, WaitMode wait)
-      : Row({.mechanism = std::string(mechanism.properties().name),
-             .engine = mechanism.properties().waits ? "shared" : "linux",
-             .wait = std::string(to_string(wait)),
-             .description = std::string(mechanism.properties().title),
-             .waits = mechanism.properties().waits}),
-        mechanism_(mechanism),
-        wait_(wait) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    return conditions.message_bytes == 0 && !mechanism_.properties().boundaries
-               ? "a stream of bytes has no empty messages; the least is 1 byte"
-               : "";
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<ChannelConnection>(
-        mechanism_, Options{.buffer_bytes = conditions.depth_bytes, .wait = wait_},
-        conditions.message_bytes);
-  }
-
- private:
-  const AnyMechanism& mechanism_;
-  WaitMode wait_;
-};
+void add(RowList& list, const AnyMechanism& mechanism, WaitMode wait) {
+  const auto& properties = mechanism.properties();
+  list.add(
+      {.mechanism = std::string(properties.name),
+       .engine = properties.waits ? "shared" : "linux",
+       .wait = std::string(to_string(wait)),
+       .description = std::string(properties.title),
+       .waits = properties.waits},
+      [&mechanism, wait](const Conditions& conditions) {
+        return std::make_unique<ChannelConnection>(
+            mechanism, Options{.buffer_bytes = conditions.depth_bytes, .wait = wait},
+            conditions.message_bytes);
+      },
+      properties.boundaries ? Row::Refuses() : refuses_empty);
+}
 
 }  // namespace
 
 void add_channels(RowList& list) {
   for (const AnyMechanism& mechanism : channel::all_mechanisms()) {
     if (!mechanism.properties().waits) {
-      list.add<ChannelRow>(mechanism, WaitMode::block);
+      add(list, mechanism, WaitMode::block);
       continue;
     }
-    for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
-      list.add<ChannelRow>(mechanism, wait);
+    for (const WaitMode wait : kAllWaits) add(list, mechanism, wait);
   }
 }
 

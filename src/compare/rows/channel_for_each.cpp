@@ -13,24 +13,22 @@ namespace {
 using channel::AnyChannel;
 using channel::AnyMechanism;
 
-class WritingEnd final : public Endpoint {
+class AllWriters final : public WritingEnd {
  public:
-  explicit WritingEnd(std::vector<AnyChannel>& channels) {
+  explicit AllWriters(std::vector<AnyChannel>& channels) {
     for (AnyChannel& one : channels) writers_.push_back(one.take_writer());
   }
   void send(std::span<const std::byte> message) override {
     for (const auto& one : writers_) one->write(message);
   }
-  void receive(std::span<std::byte>) override { throw MisuseError("the writer reads not"); }
 
  private:
   std::vector<std::unique_ptr<channel::Writer>> writers_;
 };
 
-class ReadingEnd final : public Endpoint {
+class OneReader final : public ReadingEnd {
  public:
-  explicit ReadingEnd(std::unique_ptr<channel::Reader> reader) : reader_(std::move(reader)) {}
-  void send(std::span<const std::byte>) override { throw MisuseError("a reader writes not"); }
+  explicit OneReader(std::unique_ptr<channel::Reader> reader) : reader_(std::move(reader)) {}
   void receive(std::span<std::byte> message) override {
     if (reader_->read_fully(message) != message.size())
       throw SystemError(EPIPE, "the writer has closed the channel");
@@ -45,45 +43,38 @@ class Channels final : public Connection {
   Channels(const AnyMechanism& mechanism, const channel::Options& options, unsigned count) {
     for (unsigned i = 0; i < count; ++i) channels_.emplace_back(mechanism, options);
   }
-  std::unique_ptr<Endpoint> open(Role) override { return std::make_unique<WritingEnd>(channels_); }
+  std::unique_ptr<Endpoint> open(Role) override { return std::make_unique<AllWriters>(channels_); }
   std::unique_ptr<Endpoint> open_reader(unsigned index) override {
     auto mine = channels_[index].take_reader();
     channels_.clear();  // so that the end of each is seen
-    return std::make_unique<ReadingEnd>(std::move(mine));
+    return std::make_unique<OneReader>(std::move(mine));
   }
 
  private:
   std::vector<AnyChannel> channels_;
 };
 
-class ChannelForEachRow final : public Row {
- public:
-  ChannelForEachRow(const AnyMechanism& mechanism, WaitMode wait, const char* description)
-      : Row({.mechanism = std::string(mechanism.properties().name),
-             .engine = mechanism.properties().waits ? "shared" : "linux",
-             .wait = std::string(to_string(wait)),
-             .description = description,
-             .waits = mechanism.properties().waits,
-             .policy = "block"}),
-        mechanism_(mechanism),
-        wait_(wait) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    const channel::Options options{.buffer_bytes = conditions.depth_bytes, .wait = wait_};
-    return std::make_unique<Channels>(mechanism_, options, conditions.readers);
-  }
-
- private:
-  const AnyMechanism& mechanism_;
-  WaitMode wait_;
-};
+void add(RowList& list, const char* name, WaitMode wait, const char* description) {
+  const AnyMechanism& mechanism = *channel::find_mechanism(name);
+  const bool waits = mechanism.properties().waits;
+  list.add({.mechanism = name,
+            .engine = waits ? "shared" : "linux",
+            .wait = std::string(to_string(wait)),
+            .description = description,
+            .waits = waits,
+            .policy = "block"},
+           [&mechanism, wait](const Conditions& conditions) {
+             const channel::Options options{.buffer_bytes = conditions.depth_bytes, .wait = wait};
+             return std::make_unique<Channels>(mechanism, options, conditions.readers);
+           });
+}
 
 }  // namespace
 
 void add_channel_for_each(RowList& list) {
   for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block})
-    list.add<ChannelForEachRow>(*channel::find_mechanism("ring"), wait, "a ring for each reader");
-  list.add<ChannelForEachRow>(*channel::find_mechanism("pipe"), WaitMode::block,
-                              "a pipe for each reader");
+    add(list, "ring", wait, "a ring for each reader");
+  add(list, "pipe", WaitMode::block, "a pipe for each reader");
 }
 
 }  // namespace farcall::compare

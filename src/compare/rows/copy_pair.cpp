@@ -184,7 +184,8 @@ class CopyPairEnd final : public Endpoint {
 
 class CopyPairConnection final : public Connection {
  public:
-  explicit CopyPairConnection(std::size_t message_bytes) : message_bytes_(message_bytes) {}
+  explicit CopyPairConnection(const Conditions& conditions)
+      : message_bytes_(conditions.message_bytes) {}
   std::unique_ptr<Endpoint> open(Role role) override {
     auto* const directions = reinterpret_cast<Shared*>(memory_.data());
     const std::size_t mine = role == Role::client ? 0 : 1;
@@ -204,24 +205,17 @@ class CopyPairConnection final : public Connection {
   const std::size_t message_bytes_;
 };
 
-class CopyPairRow final : public Row {
- public:
-  CopyPairRow()
-      : Row({.mechanism = "copy_pair",
-             .engine = "control",
-             .wait = "spin",
-             .description = "two bare copies, in the chunks and at the distance that are"
-                            " quickest here"}) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    return conditions.message_bytes < kLeastBytes ? "for messages of a page and more" : "";
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<CopyPairConnection>(conditions.message_bytes);
-  }
-};
-
 }  // namespace
 
-void add_copy_pair(RowList& list) { list.add<CopyPairRow>(); }
+void add_copy_pair(RowList& list) {
+  list.add({.mechanism = "copy_pair",
+            .engine = "control",
+            .wait = "spin",
+            .description = "two bare copies, in the chunks and at the distance that are"
+                           " quickest here"},
+           makes<CopyPairConnection>(), [](const Conditions& conditions) {
+             return conditions.message_bytes < kLeastBytes ? "for messages of a page and more" : "";
+           });
+}
 
 }  // namespace farcall::compare

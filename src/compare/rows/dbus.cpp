@@ -18,6 +18,7 @@
 #include <memory>
 #include <string>
 
+#include "compare/pipe.hpp"
 #include "compare/placement.hpp"
 #include "compare/rows/own_folder.hpp"
 #include "compare/rows/rows.hpp"
@@ -55,7 +56,7 @@ Bus connect(const std::string& address) {
   return bus;
 }
 
-class DbusClient final : public CallEndpoint {
+class DbusClient final : public CallingEnd {
  public:
   explicit DbusClient(const std::string& address) : bus_(connect(address)) {}
   void round_trip(std::span<const std::byte> request, std::span<std::byte> reply) override {
@@ -73,22 +74,16 @@ class DbusClient final : public CallEndpoint {
     if (size != reply.size()) throw SystemError(EPROTO, "the reply has another size");
     if (size != 0) std::memcpy(reply.data(), data, size);
   }
-  void serve(Service&, std::span<std::byte>) override {
-    throw MisuseError("the client serves not");
-  }
 
  private:
   Bus bus_;
 };
 
-class DbusServer final : public CallEndpoint {
+class DbusServer final : public ServingEnd {
  public:
   explicit DbusServer(const std::string& address) : bus_(connect(address)) {
     must(::sd_bus_add_object(bus_.get(), nullptr, kPath, echo, this), "sd_bus_add_object");
     must(::sd_bus_request_name(bus_.get(), kName, 0), "sd_bus_request_name");
-  }
-  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
-    throw MisuseError("the server calls not");
   }
   void serve(Service& service, std::span<std::byte> message) override {
     service_ = &service;
@@ -143,10 +138,7 @@ class DbusServer final : public CallEndpoint {
 class Daemon {
  public:
   Daemon() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
-    const UniqueFd out(ends[0]);
-    UniqueFd in(ends[1]);
+    auto [out, in] = make_pipe();
     const pid_t parent = ::getpid();
     pid_ = ::fork();
     if (pid_ < 0) throw_errno("fork");
@@ -211,27 +203,20 @@ class DbusConnection final : public Connection {
   std::pair<UniqueFd, UniqueFd> sockets_ = socket_pair();
 };
 
-class DbusRow final : public Row {
- public:
-  DbusRow()
-      : Row({.mechanism = "dbus",
-             .engine = "library",
-             .wait = "block",
-             .description = "D-Bus (sd-bus), a method call by way of a dbus-daemon",
-             .streams = false,
-             .helped = true}) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    constexpr std::size_t kMost = std::size_t{32} << 20;  // dbus-daemon's own limit is near
-    if (conditions.message_bytes > kMost) return "dbus-daemon takes no longer messages";
-    return {};
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<DbusConnection>();
-  }
-};
-
 }  // namespace
 
-void add_dbus(RowList& list) { list.add<DbusRow>(); }
+void add_dbus(RowList& list) {
+  list.add({.mechanism = "dbus",
+            .engine = "library",
+            .wait = "block",
+            .description = "D-Bus (sd-bus), a method call by way of a dbus-daemon",
+            .streams = false,
+            .helped = true},
+           makes<DbusConnection>(), [](const Conditions& conditions) {
+             constexpr std::size_t kMost = std::size_t{32}
+                                           << 20;  // dbus-daemon's own limit is near
+             return conditions.message_bytes > kMost ? "dbus-daemon takes no longer messages" : "";
+           });
+}
 
 }  // namespace farcall::compare

@@ -24,7 +24,7 @@ void must_work(int result, const char* what) {
   if (result < 0) throw_errno(what);
 }
 
-class Caller final : public CallEndpoint {
+class Caller final : public CallingEnd {
  public:
   Caller(UniqueFd door, bool with_arguments)
       : door_(std::move(door)), with_arguments_(with_arguments) {}
@@ -45,9 +45,6 @@ class Caller final : public CallEndpoint {
     if (arguments.data_size != reply.size() || arguments.rsize != reply.size())
       throw SystemError(EPROTO, "the reply has another size");
   }
-  void serve(Service&, std::span<std::byte>) override {
-    throw MisuseError("the client serves not");
-  }
 
  private:
   UniqueFd door_;
@@ -55,7 +52,7 @@ class Caller final : public CallEndpoint {
 };
 
 // The procedure runs on threads of the library; the process's own waits for the phase to end.
-class Callee final : public CallEndpoint {
+class Callee final : public ServingEnd {
  public:
   Callee(int socket, const Conditions& conditions) {
     ::sem_init(&ended_, 0, 0);
@@ -70,9 +67,6 @@ class Callee final : public CallEndpoint {
   }
   ~Callee() override {
     for (UniqueFd& door : doors_) ::door_revoke(door.release());
-  }
-  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
-    throw MisuseError("the server calls not");
   }
   void serve(Service& service, std::span<std::byte>) override {
     // release: pairs with the procedure's acquire.
@@ -114,7 +108,7 @@ class Callee final : public CallEndpoint {
 
 class DoorConnection final : public Connection {
  public:
-  DoorConnection(const RowInfo& row, const Conditions& conditions, bool with_arguments)
+  DoorConnection(const Conditions& conditions, const RowInfo& row, bool with_arguments)
       : engine_(row.engine),
         wait_(row.wait),
         conditions_(conditions),
@@ -141,40 +135,33 @@ class DoorConnection final : public Connection {
   bool with_arguments_;
 };
 
-class DoorRow final : public Row {
- public:
-  DoorRow(std::string mechanism, std::string description, WaitMode wait, bool with_arguments,
-          std::string engine = "shared")
-      : Row({.mechanism = std::move(mechanism),
-             .engine = std::move(engine),
-             .wait = std::string(to_string(wait)),
-             .description = std::move(description),
-             .streams = false,
-             .waits = true}),
-        with_arguments_(with_arguments) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    if (with_arguments_ || conditions.message_bytes == 0) return {};
-    return "a call without arguments carries no bytes";
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<DoorConnection>(info(), conditions, with_arguments_);
-  }
-
- private:
-  bool with_arguments_;
-};
+void add(RowList& list, const char* mechanism, const char* description, WaitMode wait,
+         bool with_arguments = true, const char* engine = "shared") {
+  const RowInfo info{.mechanism = mechanism,
+                     .engine = engine,
+                     .wait = std::string(to_string(wait)),
+                     .description = description,
+                     .streams = false,
+                     .waits = true};
+  list.add(info, makes<DoorConnection>(info, with_arguments),
+           [with_arguments](const Conditions& conditions) {
+             return with_arguments || conditions.message_bytes == 0
+                        ? ""
+                        : "a call without arguments carries no bytes";
+           });
+}
 
 }  // namespace
 
 void add_door(RowList& list) {
-  for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
-    list.add<DoorRow>("door_call", "a call through a door, the message there and back", wait, true);
-  for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
-    list.add<DoorRow>("door_null", "a call through a door without arguments", wait, false);
+  for (const WaitMode wait : kAllWaits)
+    add(list, "door_call", "a call through a door, the message there and back", wait);
+  for (const WaitMode wait : kAllWaits)
+    add(list, "door_null", "a call through a door without arguments", wait, false);
   // A thread sleeps at once there.
   if (::access("/dev/door", R_OK | W_OK) == 0)
-    list.add<DoorRow>("door_kernel", "a call through a door of the kernel", WaitMode::block, true,
-                      "kernel");
+    add(list, "door_kernel", "a call through a door of the kernel", WaitMode::block, true,
+        "kernel");
   else
     list.absent.push_back(
         {"door_kernel", "the module stplr is not loaded, or not for this user", "kernel"});
@@ -182,7 +169,7 @@ void add_door(RowList& list) {
 
 void add_door_of_many(RowList& list) {
   for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block})
-    list.add<DoorRow>("door_call", "calls through one door of a server", wait, true);
+    add(list, "door_call", "calls through one door of a server", wait);
 }
 
 }  // namespace farcall::compare

@@ -102,23 +102,20 @@ class EventfdConnection final : public Connection {
   Direction back_;
 };
 
-class EventfdRow final : public Row {
- public:
-  EventfdRow()
-      : Row({.mechanism = "eventfd",
-             .engine = "linux",
-             .wait = "block",
-             .description = "slots in shared memory, both sides woken by eventfds"}) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    const std::size_t slot_bytes =
-        (std::max<std::size_t>(conditions.message_bytes, 1) + 63) / 64 * 64;
-    const std::size_t slots = std::max<std::size_t>(default_depth(conditions) / slot_bytes, 2);
-    return std::make_unique<EventfdConnection>(slots / 2 * 2, slot_bytes);
-  }
-};
-
 }  // namespace
 
-void add_eventfd(RowList& list) { list.add<EventfdRow>(); }
+void add_eventfd(RowList& list) {
+  list.add({.mechanism = "eventfd",
+            .engine = "linux",
+            .wait = "block",
+            .description = "slots in shared memory, both sides woken by eventfds"},
+           [](const Conditions& conditions) {
+             const std::size_t slot_bytes =
+                 (std::max<std::size_t>(conditions.message_bytes, 1) + 63) / 64 * 64;
+             const std::size_t slots =
+                 std::max<std::size_t>(default_depth(conditions) / slot_bytes, 2);
+             return std::make_unique<EventfdConnection>(slots / 2 * 2, slot_bytes);
+           });
+}
 
 }  // namespace farcall::compare

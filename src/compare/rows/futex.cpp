@@ -51,22 +51,16 @@ class FutexConnection final : public Connection {
   Mapping memory_ = Mapping::anonymous_shared(sizeof(Shared));
 };
 
-class FutexRow final : public Row {
- public:
-  FutexRow()
-      : Row({.mechanism = "futex_pingpong",
-             .engine = "control",
-             .wait = "block",
-             .description = "two processes that wake each other by a bare futex",
-             .fixed_bytes = sizeof(std::uint64_t),
-             .streams = false}) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<FutexConnection>();
-  }
-};
-
 }  // namespace
 
-void add_futex(RowList& list) { list.add<FutexRow>(); }
+void add_futex(RowList& list) {
+  list.add({.mechanism = "futex_pingpong",
+            .engine = "control",
+            .wait = "block",
+            .description = "two processes that wake each other by a bare futex",
+            .fixed_bytes = sizeof(std::uint64_t),
+            .streams = false},
+           makes<FutexConnection>());
+}
 
 }  // namespace farcall::compare

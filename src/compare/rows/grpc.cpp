@@ -114,9 +114,9 @@ class Server {
   std::string address_;
 };
 
-class CallingEnd final : public CallEndpoint {
+class UnaryClient final : public CallingEnd {
  public:
-  explicit CallingEnd(const std::string& address) : client_(address) {}
+  explicit UnaryClient(const std::string& address) : client_(address) {}
   void round_trip(std::span<const std::byte> request, std::span<std::byte> reply) override {
     grpc::ClientContext context;
     grpc::ByteBuffer answer;
@@ -129,21 +129,15 @@ class CallingEnd final : public CallEndpoint {
     if (!status.ok()) throw std::runtime_error("grpc: " + status.error_message());
     copy(answer, reply);
   }
-  void serve(Service&, std::span<std::byte>) override {
-    throw MisuseError("the client serves not");
-  }
 
  private:
   Client client_;
 };
 
-class ServingEnd final : public CallEndpoint {
+class UnaryServer final : public ServingEnd {
  public:
-  explicit ServingEnd(const std::string& address) : server_(address) {}
+  explicit UnaryServer(const std::string& address) : server_(address) {}
   [[nodiscard]] const std::string& address() const noexcept { return server_.address(); }
-  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
-    throw MisuseError("the server calls not");
-  }
   void serve(Service& service, std::span<std::byte> message) override {
     for (bool more = true; more;) {
       grpc::GenericServerContext context;
@@ -223,12 +217,12 @@ class GrpcConnection final : public Connection {
   std::unique_ptr<Endpoint> open_calling() {
     const std::vector<std::byte> words = introduction_.receive();
     const std::string address(reinterpret_cast<const char*>(words.data()), words.size());
-    if (!streams_) return std::make_unique<CallingEnd>(address);
+    if (!streams_) return std::make_unique<UnaryClient>(address);
     return std::make_unique<ClientStream>(address);
   }
   std::unique_ptr<Endpoint> open_serving() {
     if (!streams_) {
-      auto end = std::make_unique<ServingEnd>(address_);
+      auto end = std::make_unique<UnaryServer>(address_);
       introduction_.send(std::as_bytes(std::span(end->address())));
       return end;
     }

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "compare/pipe.hpp"
 #include "compare/rows/rows.hpp"
 #include "compare/sides.hpp"
 #include "farcall/memory.hpp"
@@ -141,13 +142,9 @@ class Daemon {
  public:
   explicit Daemon(const Conditions& conditions) : owner_(::getpid()) {
     const UniqueFd turn = take_turn();  // kept by the child
-    int ready[2];
-    int alive[2];
-    if (::pipe(ready) != 0 || ::pipe(alive) != 0) throw_errno("pipe");
-    const UniqueFd ready_here(ready[0]);
-    UniqueFd ready_there(ready[1]);
-    const UniqueFd alive_there(alive[0]);
-    alive_ = UniqueFd(alive[1]);
+    auto [ready_here, ready_there] = make_pipe();
+    auto [alive_there, alive_here] = make_pipe();
+    alive_ = std::move(alive_here);
     pid_ = ::fork();
     if (pid_ < 0) throw_errno("fork");
     if (pid_ == 0) {
@@ -176,7 +173,7 @@ class Daemon {
   UniqueFd alive_;
 };
 
-class IceoryxPublisher final : public Endpoint {
+class IceoryxPublisher final : public WritingEnd {
  public:
   explicit IceoryxPublisher(bool overwrites)
       : publisher_(kService, {0, "", true,
@@ -188,13 +185,12 @@ class IceoryxPublisher final : public Endpoint {
     std::memcpy(chunk.value(), message.data(), message.size());
     publisher_.publish(chunk.value());
   }
-  void receive(std::span<std::byte>) override { throw MisuseError("the writer reads not"); }
 
  private:
   iox::popo::UntypedPublisher publisher_;
 };
 
-class IceoryxSubscriber final : public Endpoint {
+class IceoryxSubscriber final : public ReadingEnd {
  public:
   explicit IceoryxSubscriber(bool overwrites) : subscriber_(kService, options(overwrites)) {
     if (wait_.attachState(subscriber_, iox::popo::SubscriberState::HAS_DATA).has_error())
@@ -207,7 +203,6 @@ class IceoryxSubscriber final : public Endpoint {
       pause(1'000'000);
     }
   }
-  void send(std::span<const std::byte>) override { throw MisuseError("a reader writes not"); }
   void receive(std::span<std::byte> message) override {
     for (;;) {
       auto taken = subscriber_.take();
@@ -253,28 +248,19 @@ class IceoryxConnection final : public Connection {
   Daemon daemon_;
 };
 
-class IceoryxRow final : public Row {
- public:
-  explicit IceoryxRow(bool overwrites)
-      : Row({.mechanism = overwrites ? "iceoryx_overwrite" : "iceoryx",
-             .engine = "library",
-             .wait = "block",
-             .description = overwrites ? "iceoryx, with its daemon; slow readers miss what is old"
-                                       : "iceoryx, with its daemon; the writer waits",
-             .policy = overwrites ? "overwrite" : "block"}),
-        overwrites_(overwrites) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<IceoryxConnection>(conditions, overwrites_);
-  }
-
- private:
-  bool overwrites_;
-};
-
 }  // namespace
 
 void add_iceoryx(RowList& list) {
-  for (const bool overwrites : {false, true}) list.add<IceoryxRow>(overwrites);
+  const auto add = [&](bool overwrites, const char* mechanism, const char* description) {
+    list.add({.mechanism = mechanism,
+              .engine = "library",
+              .wait = "block",
+              .description = description,
+              .policy = overwrites ? "overwrite" : "block"},
+             makes<IceoryxConnection>(overwrites));
+  };
+  add(false, "iceoryx", "iceoryx, with its daemon; the writer waits");
+  add(true, "iceoryx_overwrite", "iceoryx, with its daemon; slow readers miss what is old");
 }
 
 }  // namespace farcall::compare

@@ -80,7 +80,8 @@ class LinesEnd final : public Endpoint {
 
 class LinesConnection final : public Connection {
  public:
-  explicit LinesConnection(std::size_t message_bytes) : message_bytes_(message_bytes) {}
+  explicit LinesConnection(const Conditions& conditions)
+      : message_bytes_(conditions.message_bytes) {}
   std::unique_ptr<Endpoint> open(Role role) override {
     auto* const directions = reinterpret_cast<Direction*>(memory_.data());
     const std::size_t mine = role == Role::client ? 0 : 1;
@@ -92,26 +93,20 @@ class LinesConnection final : public Connection {
   const std::size_t message_bytes_;
 };
 
-class LinesRow final : public Row {
- public:
-  LinesRow()
-      : Row({.mechanism = "lines_pingpong",
-             .engine = "control",
-             .wait = "spin",
-             .description = "a bare message: the cache lines that it fills, each way, and no more",
-             .streams = false}) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    if (conditions.message_bytes == 0) return "there is nothing to carry";
-    return conditions.message_bytes > kMostLines * kBytesOfLine ? "for messages of a few lines"
-                                                                : "";
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<LinesConnection>(conditions.message_bytes);
-  }
-};
-
 }  // namespace
 
-void add_lines(RowList& list) { list.add<LinesRow>(); }
+void add_lines(RowList& list) {
+  list.add({.mechanism = "lines_pingpong",
+            .engine = "control",
+            .wait = "spin",
+            .description = "a bare message: the cache lines that it fills, each way, and no more",
+            .streams = false},
+           makes<LinesConnection>(), [](const Conditions& conditions) {
+             if (conditions.message_bytes == 0) return "there is nothing to carry";
+             return conditions.message_bytes > kMostLines * kBytesOfLine
+                        ? "for messages of a few lines"
+                        : "";
+           });
+}
 
 }  // namespace farcall::compare

@@ -21,24 +21,17 @@ class Copy final : public Endpoint {
   void* (*volatile copy_)(void*, const void*, std::size_t) = std::memcpy;
 };
 
-class MemcpyRow final : public Row {
- public:
-  MemcpyRow()
-      : Row({.mechanism = "memcpy",
-             .engine = "control",
-             .wait = "spin",
-             .description = "one copy of the message within one process",
-             .one_process = true}) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    return conditions.message_bytes == 0 ? "there is nothing to copy" : "";
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<LocalConnection<Copy>>();
-  }
-};
-
 }  // namespace
 
-void add_memcpy(RowList& list) { list.add<MemcpyRow>(); }
+void add_memcpy(RowList& list) {
+  list.add({.mechanism = "memcpy",
+            .engine = "control",
+            .wait = "spin",
+            .description = "one copy of the message within one process",
+            .one_process = true},
+           makes<LocalConnection<Copy>>(), [](const Conditions& conditions) {
+             return conditions.message_bytes == 0 ? "there is nothing to copy" : "";
+           });
+}
 
 }  // namespace farcall::compare

@@ -37,7 +37,7 @@ int take_connection(int socket) {
   return must_work(farcall_adopt(take_descriptor(socket).release()), "farcall_adopt");
 }
 
-class Caller final : public CallEndpoint {
+class Caller final : public CallingEnd {
  public:
   explicit Caller(int socket) : connection_(take_connection(socket)) {}
   ~Caller() override { farcall_disconnect(connection_); }
@@ -49,24 +49,18 @@ class Caller final : public CallEndpoint {
     while (status < 0 && errno == EINTR);
     must_work(status, "farcall_send");
   }
-  void serve(Service&, std::span<std::byte>) override {
-    throw MisuseError("the client serves not");
-  }
 
  private:
   int connection_;
 };
 
-class Callee final : public CallEndpoint {
+class Callee final : public ServingEnd {
  public:
   Callee(int socket, const Conditions& conditions)
       : channel_(must_work(farcall_channel_create(0), "make a channel")) {
     offer_channel(socket, channel_, conditions);
   }
   ~Callee() override { farcall_channel_destroy(channel_); }
-  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
-    throw MisuseError("the server calls not");
-  }
   void serve(Service& service, std::span<std::byte> message) override {
     std::int64_t id = 0;
     for (bool more = true; more;) {
@@ -114,7 +108,7 @@ class Correspondent final : public Endpoint {
 
 class MessageConnection final : public Connection {
  public:
-  MessageConnection(std::string wait, const Conditions& conditions, bool one_way)
+  MessageConnection(const Conditions& conditions, std::string wait, bool one_way)
       : wait_(std::move(wait)), conditions_(conditions), one_way_(one_way) {}
   std::unique_ptr<Endpoint> open(Role role) override {
     // Read by the library when this process first has to do with messages, which is now.
@@ -133,39 +127,29 @@ class MessageConnection final : public Connection {
   bool one_way_;
 };
 
-class MessageRow final : public Row {
- public:
-  MessageRow(std::string mechanism, std::string description, WaitMode wait, bool one_way)
-      : Row({.mechanism = std::move(mechanism),
-             .engine = "shared",
-             .wait = std::string(to_string(wait)),
-             .description = std::move(description),
-             .streams = one_way,
-             .waits = true}),
-        one_way_(one_way) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<MessageConnection>(info().wait, conditions, one_way_);
-  }
-
- private:
-  bool one_way_;
-};
+void add(RowList& list, const char* mechanism, const char* description, WaitMode wait,
+         bool one_way) {
+  list.add({.mechanism = mechanism,
+            .engine = "shared",
+            .wait = std::string(to_string(wait)),
+            .description = description,
+            .streams = one_way,
+            .waits = true},
+           makes<MessageConnection>(std::string(to_string(wait)), one_way));
+}
 
 }  // namespace
 
 void add_message(RowList& list) {
-  for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
-    list.add<MessageRow>("message_call", "send, receive and reply, the message there and back",
-                         wait, false);
-  for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
-    list.add<MessageRow>("message_send", "messages that want no reply, through channels", wait,
-                         true);
+  for (const WaitMode wait : kAllWaits)
+    add(list, "message_call", "send, receive and reply, the message there and back", wait, false);
+  for (const WaitMode wait : kAllWaits)
+    add(list, "message_send", "messages that want no reply, through channels", wait, true);
 }
 
 void add_message_of_many(RowList& list) {
   for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block})
-    list.add<MessageRow>("message_call", "messages to one channel of a server, one thread", wait,
-                         false);
+    add(list, "message_call", "messages to one channel of a server, one thread", wait, false);
 }
 
 }  // namespace farcall::compare

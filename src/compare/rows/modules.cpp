@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
 #include "compare/rows/module.hpp"
 #include "farcall/error.hpp"
+#include "process/programs.hpp"
 
 namespace farcall::compare {
 namespace {
@@ -81,10 +81,9 @@ constexpr std::string_view kBuilt = "," FARCALL_MODULES ",";
 
 // Beside the command, in the build tree or in the installation.
 std::string find_module(std::string_view name) {
-  const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::string file = "farcall-peer-" + std::string(name) + ".so";
-  for (const auto& place : {here / "peers", here / "../libexec/farcall"})
-    if (::access((place / file).c_str(), R_OK) == 0) return place / file;
+  const auto found = process::beside_program({"peers/" + file, "../libexec/farcall/" + file}, R_OK);
+  if (!found.empty()) return found;
   throw SystemError(ENOENT, "find " + file + " (looked beside the command)");
 }
 
@@ -98,28 +97,26 @@ void* load(std::string_view name) {
   return module;
 }
 
-class ModuleRow final : public Row {
- public:
-  ModuleRow(std::string_view module, RowInfo info) : Row(std::move(info)), module_(module) {}
-  void prepare() const override { load(module_); }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    const auto make = reinterpret_cast<decltype(&farcall_peer_connection)>(
-        ::dlsym(load(module_), "farcall_peer_connection"));
-    if (make == nullptr) throw SystemError(ELIBBAD, "a peer's module without its function");
-    return std::unique_ptr<Connection>(make(conditions, info()));
-  }
-
- private:
-  std::string_view module_;
-};
+std::unique_ptr<Connection> connect(std::string_view module, const RowInfo& info,
+                                    const Conditions& conditions) {
+  const auto make = reinterpret_cast<decltype(&farcall_peer_connection)>(
+      ::dlsym(load(module), "farcall_peer_connection"));
+  if (make == nullptr) throw SystemError(ELIBBAD, "a peer's module without its function");
+  return std::unique_ptr<Connection>(make(conditions, info));
+}
 
 }  // namespace
 
 void add_modules(RowList& list, Workload workload) {
-  for (Peer& peer : peers()) {
+  for (const Peer& peer : peers()) {
     if (peer.info.policy.empty() != (workload == Workload::pair)) continue;
     if (kBuilt.find("," + std::string(peer.module) + ",") != std::string_view::npos) {
-      list.add<ModuleRow>(peer.module, std::move(peer.info));
+      list.add(
+          peer.info,
+          [peer](const Conditions& conditions) {
+            return connect(peer.module, peer.info, conditions);
+          },
+          {}, [module = peer.module] { load(module); });
       continue;
     }
     const auto listed = [&](const AbsentRow& row) { return row.mechanism == peer.info.mechanism; };

@@ -24,6 +24,7 @@
 #include "farcall/error.hpp"
 #include "farcall/message.h"
 #include "farcall/wait.hpp"
+#include "process/programs.hpp"
 
 namespace farcall::compare {
 namespace {
@@ -32,10 +33,7 @@ constexpr const char* kServer = "/usr/sbin/nats-server";
 constexpr auto kStart = std::chrono::seconds(20);
 
 std::filesystem::path bridge_program() {
-  const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  for (const auto& place : {here / "farcall-bridge", here / "../libexec/farcall/farcall-bridge"})
-    if (::access(place.c_str(), X_OK) == 0) return place;
-  return {};
+  return process::beside_program({"farcall-bridge", "../libexec/farcall/farcall-bridge"}, X_OK);
 }
 
 void must_succeed(natsStatus status, const char* what) {
@@ -48,9 +46,7 @@ class Child {
  public:
   explicit Child(const std::vector<std::string>& words) {
     const pid_t parent = ::getpid();
-    std::vector<char*> arguments;
-    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
+    const std::vector<char*> arguments = process::arguments_of(words);
     pid_ = ::fork();
     if (pid_ != 0) return;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -240,38 +236,33 @@ class BridgeConnection final : public Connection {
   std::unique_ptr<Child> importer_;
 };
 
-class NatsRow final : public Row {
- public:
-  explicit NatsRow(bool bridged)
-      : Row({.mechanism = bridged ? "bridge" : "nats",
-             .engine = bridged ? "shared" : "library",
-             .wait = bridged ? "adaptive" : "block",
-             .description = bridged ? "a message through two bridges and a NATS server"
-                                    : "NATS, request and reply through a server",
-             .streams = false,
-             .helped = true}),
-        bridged_(bridged) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    constexpr std::size_t kMost = std::size_t{1} << 20;  // of one message, without configuration
-    if (::access(kServer, X_OK) != 0) return "there is no nats-server; install it";
-    if (bridged_ && bridge_program().empty()) return "the package farcall-bridge is not installed";
-    if (!bridged_ && conditions.message_bytes > kMost) return "a message has at most 1 MiB";
-    return {};
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    if (bridged_) return std::make_unique<BridgeConnection>();
-    return std::make_unique<NatsConnection>();
-  }
-
- private:
-  bool bridged_;
-};
+std::string refuses(const Conditions& conditions, bool bridged) {
+  constexpr std::size_t kMost = std::size_t{1} << 20;  // of one message, without configuration
+  if (::access(kServer, X_OK) != 0) return "there is no nats-server; install it";
+  if (bridged && bridge_program().empty()) return "the package farcall-bridge is not installed";
+  if (!bridged && conditions.message_bytes > kMost) return "a message has at most 1 MiB";
+  return {};
+}
 
 }  // namespace
 
 void add_nats(RowList& list) {
-  list.add<NatsRow>(false);
-  list.add<NatsRow>(true);
+  list.add({.mechanism = "nats",
+            .engine = "library",
+            .wait = "block",
+            .description = "NATS, request and reply through a server",
+            .streams = false,
+            .helped = true},
+           makes<NatsConnection>(),
+           [](const Conditions& conditions) { return refuses(conditions, false); });
+  list.add({.mechanism = "bridge",
+            .engine = "shared",
+            .wait = "adaptive",
+            .description = "a message through two bridges and a NATS server",
+            .streams = false,
+            .helped = true},
+           makes<BridgeConnection>(),
+           [](const Conditions& conditions) { return refuses(conditions, true); });
 }
 
 }  // namespace farcall::compare

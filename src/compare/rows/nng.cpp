@@ -36,15 +36,7 @@ class NngEnd final : public Endpoint {
       check(::nng_listen(socket_, address.c_str(), nullptr, 0), "nng_listen");
     else
       dial(address);
-    // A word each way shows that both ends are ready.
-    std::byte hello{};
-    if (role == Role::client) {
-      send({&hello, 1});
-      receive({&hello, 1});
-    } else {
-      receive({&hello, 1});
-      send({&hello, 1});
-    }
+    greet(*this, role);
   }
   ~NngEnd() override { ::nng_close(socket_); }
 
@@ -85,20 +77,14 @@ class NngConnection final : public Connection {
   Conditions conditions_;
 };
 
-class NngRow final : public Row {
- public:
-  NngRow()
-      : Row({.mechanism = "nng",
-             .engine = "library",
-             .wait = "block",
-             .description = "nng (nanomsg), a pair over ipc"}) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<NngConnection>(conditions);
-  }
-};
-
 }  // namespace
 
-void add_nng(RowList& list) { list.add<NngRow>(); }
+void add_nng(RowList& list) {
+  list.add({.mechanism = "nng",
+            .engine = "library",
+            .wait = "block",
+            .description = "nng (nanomsg), a pair over ipc"},
+           makes<NngConnection>());
+}
 
 }  // namespace farcall::compare

@@ -26,22 +26,16 @@ class NullCall final : public Endpoint {
   std::uint64_t (*volatile callee_)(std::uint64_t) = empty;
 };
 
-class NullCallRow final : public Row {
- public:
-  NullCallRow()
-      : Row({.mechanism = "null_call",
-             .engine = "control",
-             .wait = "spin",
-             .description = "an empty function, called through a pointer in one process",
-             .fixed_bytes = sizeof(std::uint64_t),
-             .one_process = true}) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<LocalConnection<NullCall>>();
-  }
-};
-
 }  // namespace
 
-void add_null_call(RowList& list) { list.add<NullCallRow>(); }
+void add_null_call(RowList& list) {
+  list.add({.mechanism = "null_call",
+            .engine = "control",
+            .wait = "spin",
+            .description = "an empty function, called through a pointer in one process",
+            .fixed_bytes = sizeof(std::uint64_t),
+            .one_process = true},
+           makes<LocalConnection<NullCall>>());
+}
 
 }  // namespace farcall::compare

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "compare/rows/introduction.hpp"
 #include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
@@ -56,7 +57,7 @@ extern "C" bool_t farcall_xdr_opaque(XDR* xdrs, ...) {
   return ::xdr_bytes(xdrs, &opaque.data, &opaque.size, opaque.most);
 }
 
-class OncClient final : public CallEndpoint {
+class OncClient final : public CallingEnd {
  public:
   explicit OncClient(UniqueFd socket) : socket_(std::move(socket)) {
     sockaddr_un nobody{.sun_family = AF_UNIX, .sun_path = {}};
@@ -77,9 +78,6 @@ class OncClient final : public CallEndpoint {
       throw std::runtime_error(::clnt_sperror(client_, "clnt_call"));
     if (received.size != reply.size())
       throw SystemError(EPROTO, "clnt_call: a reply of another size");
-  }
-  void serve(Service&, std::span<std::byte>) override {
-    throw MisuseError("the client serves not");
   }
 
  private:
@@ -117,7 +115,7 @@ extern "C" void farcall_dispatch(svc_req* request, SVCXPRT* transport) {
   }
 }
 
-class OncServer final : public CallEndpoint {
+class OncServer final : public ServingEnd {
  public:
   // The socket is the transport's, which closes it.
   explicit OncServer(UniqueFd socket) : socket_(socket.release()) {
@@ -127,9 +125,6 @@ class OncServer final : public CallEndpoint {
     // Without a netconfig nobody is told of it: no rpcbind.
     if (!::svc_reg(transport, kProgram, kVersion, farcall_dispatch, nullptr))
       throw std::runtime_error("svc_reg: the program cannot be registered");
-  }
-  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
-    throw MisuseError("the server calls not");
   }
 
   // As svc_run() does it, which only ends for good.
@@ -161,41 +156,24 @@ class OncServer final : public CallEndpoint {
 
 class OncConnection final : public Connection {
  public:
-  OncConnection() {
-    int pair[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) throw_errno("socketpair");
-    client_.reset(pair[0]);
-    server_.reset(pair[1]);
-  }
   std::unique_ptr<Endpoint> open(Role role) override {
-    if (role == Role::client) {
-      server_.reset();
-      return std::make_unique<OncClient>(std::move(client_));
-    }
-    client_.reset();
-    return std::make_unique<OncServer>(std::move(server_));
+    if (role == Role::client) return std::make_unique<OncClient>(sockets_.release(role));
+    return std::make_unique<OncServer>(sockets_.release(role));
   }
 
  private:
-  UniqueFd client_;
-  UniqueFd server_;
-};
-
-class OncRow final : public Row {
- public:
-  OncRow()
-      : Row({.mechanism = "onc_rpc",
-             .engine = "library",
-             .wait = "block",
-             .description = "ONC RPC (libtirpc), a call over a Unix stream socket",
-             .streams = false}) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<OncConnection>();
-  }
+  Introduction sockets_{SOCK_STREAM};
 };
 
 }  // namespace
 
-void add_onc_rpc(RowList& list) { list.add<OncRow>(); }
+void add_onc_rpc(RowList& list) {
+  list.add({.mechanism = "onc_rpc",
+            .engine = "library",
+            .wait = "block",
+            .description = "ONC RPC (libtirpc), a call over a Unix stream socket",
+            .streams = false},
+           makes<OncConnection>());
+}
 
 }  // namespace farcall::compare

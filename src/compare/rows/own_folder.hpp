@@ -3,7 +3,6 @@
 // For peers whose files have names and stay when their processes are killed.
 #pragma once
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +14,9 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 
+#include "compare/pipe.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
 
@@ -30,14 +31,9 @@ class OwnFolder {
  public:
   using Also = std::function<void(const std::filesystem::path&)>;
   explicit OwnFolder(const std::string& prefix, const Also& also = {}) : owner_(::getpid()) {
-    int alive[2];
-    int news[2];
-    if (::pipe2(alive, O_CLOEXEC) != 0) throw_errno("pipe");
-    const UniqueFd its_alive(alive[0]);
-    mine_ = UniqueFd(alive[1]);
-    if (::pipe2(news, O_CLOEXEC) != 0) throw_errno("pipe");
-    const UniqueFd its_path(news[0]);
-    UniqueFd its_news(news[1]);
+    auto [its_alive, mine] = make_pipe();
+    auto [its_path, its_news] = make_pipe();
+    mine_ = std::move(mine);
     pid_ = ::fork();
     if (pid_ < 0) throw_errno("fork");
     if (pid_ == 0) keep(its_alive.get(), its_news.get(), prefix, also);

@@ -4,10 +4,15 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
 
 #include "compare/row.hpp"
 #include "farcall/memory.hpp"
+#include "farcall/wait.hpp"
 
 namespace farcall::compare {
 
@@ -44,6 +49,26 @@ void add_door_of_many(RowList& list);
 void add_message_of_many(RowList& list);
 void add_streams_of_many(RowList& list);
 
+inline constexpr std::array kAllWaits{WaitMode::spin, WaitMode::adaptive, WaitMode::block};
+
+// For a row whose connection is a `Made`, of `arguments` and in front of them, if it takes them,
+// the conditions.
+template <class Made, class... Arguments>
+Row::Make makes(Arguments... arguments) {
+  return [arguments...](const Conditions& conditions) -> std::unique_ptr<Connection> {
+    if constexpr (std::is_constructible_v<Made, const Conditions&, const Arguments&...>)
+      return std::make_unique<Made>(conditions, arguments...);
+    else
+      return std::make_unique<Made>(arguments...);
+  };
+}
+
+inline std::string refuses_empty(const Conditions& conditions) {
+  return conditions.message_bytes == 0
+             ? "a stream of bytes has no empty messages; the least is 1 byte"
+             : "";
+}
+
 // How much the channel is to hold, where the mechanism has no default of its own.
 inline std::size_t default_depth(const Conditions& conditions) {
   return conditions.depth_bytes != 0 ? conditions.depth_bytes : std::size_t{1} << 20;
@@ -57,6 +82,14 @@ inline std::size_t messages_in(std::size_t depth_bytes, const Conditions& condit
 // there are clients, of which each takes one from the same socket. Throw SystemError.
 void hand_out(int socket, int descriptor, const Conditions& conditions);
 UniqueFd take_descriptor(int socket);
+
+// A word each way, which shows that both ends are ready.
+inline void greet(Endpoint& end, Role role) {
+  std::byte hello{};
+  if (role == Role::client) end.send({&hello, 1});
+  end.receive({&hello, 1});
+  if (role == Role::server) end.send({&hello, 1});
+}
 
 // For rows that measure within one process: nothing to make, one end.
 template <class End>

@@ -3,29 +3,21 @@
 // A server with one thread and epoll, as servers of streams are written, and its many clients. What
 // the sockets of two of these rows go through is the preload library's business: nothing here knows
 // of it.
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include <array>
 #include <vector>
 
-#include "compare/library.hpp"
+#include "compare/pipe.hpp"
+#include "compare/preload_library.hpp"
 #include "compare/rows/rows.hpp"
 #include "compare/rows/sockets.hpp"
 #include "compare/sides.hpp"
+#include "memory/write_all.hpp"
 
 namespace farcall::compare {
 namespace {
-
-void write_all(int fd, std::span<const std::byte> message) {
-  while (!message.empty()) {
-    const ssize_t wrote = ::write(fd, message.data(), message.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) throw_errno("write");
-    message = message.subspan(static_cast<std::size_t>(wrote));
-  }
-}
 
 // How many bytes there were, at most as many as asked for; 0 after the last.
 std::size_t read_some(int fd, std::span<std::byte> memory) {
@@ -46,7 +38,9 @@ struct Stream {
 class PipeEnd final : public Endpoint {
  public:
   explicit PipeEnd(Stream stream) : stream_(std::move(stream)) {}
-  void send(std::span<const std::byte> message) override { write_all(stream_.reply(), message); }
+  void send(std::span<const std::byte> message) override {
+    write_all(stream_.reply(), message, "write");
+  }
   void receive(std::span<std::byte> message) override {
     while (!message.empty()) {
       const std::size_t got = read_some(stream_.in.get(), message);
@@ -59,7 +53,7 @@ class PipeEnd final : public Endpoint {
   Stream stream_;
 };
 
-class ManyStreams final : public CallEndpoint {
+class ManyStreams final : public ServingEnd {
  public:
   ManyStreams(std::vector<Stream> streams, std::size_t message_bytes)
       : epoll_(::epoll_create1(EPOLL_CLOEXEC)), message_bytes_(message_bytes) {
@@ -70,9 +64,6 @@ class ManyStreams final : public CallEndpoint {
       if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, peers_[i].stream.in.get(), &event) != 0)
         throw_errno("epoll_ctl");
     }
-  }
-  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
-    throw MisuseError("the server calls not");
   }
   void serve(Service& service, std::span<std::byte>) override {
     std::array<epoll_event, kMostClients> events{};
@@ -105,7 +96,7 @@ class ManyStreams final : public CallEndpoint {
     if (peer.got < message.size()) return true;
     peer.got = 0;
     const bool more = service.answer(message);
-    write_all(peer.stream.reply(), message);
+    write_all(peer.stream.reply(), message, "write");
     return more;
   }
 
@@ -158,35 +149,9 @@ class PipePairs final : public Connection {
   }
 
  private:
-  static std::pair<UniqueFd, UniqueFd> make_pipe() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe2");
-    return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-  }
-
   std::size_t message_bytes_;
   std::vector<Stream> servers_;
   std::vector<Stream> clients_;
-};
-
-template <class Made>
-class ManyStreamsRow final : public Row {
- public:
-  explicit ManyStreamsRow(RowInfo info) : Row(std::move(info)) {}
-  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    if (conditions.crowd.idle != 0 && !Made::kAccepts)
-      return "pipes are made before a server has clients";
-    if (!info().preloaded) return {};
-    try {
-      find_library();
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-    return {};
-  }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<Made>(conditions);
-  }
 };
 
 using Tcp = ManySockets<TcpListener>;
@@ -194,12 +159,17 @@ using Unix = ManySockets<UnixListener<SOCK_STREAM>>;
 
 template <class Made>
 void add(RowList& list, const char* mechanism, const char* description, bool preloaded = false) {
-  list.add<ManyStreamsRow<Made>>(RowInfo{.mechanism = mechanism,
-                                         .engine = preloaded ? "shared" : "linux",
-                                         .wait = preloaded ? "adaptive" : "block",
-                                         .description = description,
-                                         .streams = false,
-                                         .preloaded = preloaded});
+  list.add({.mechanism = mechanism,
+            .engine = preloaded ? "shared" : "linux",
+            .wait = preloaded ? "adaptive" : "block",
+            .description = description,
+            .streams = false,
+            .preloaded = preloaded},
+           makes<Made>(), [preloaded](const Conditions& conditions) -> std::string {
+             if (conditions.crowd.idle != 0 && !Made::kAccepts)
+               return "pipes are made before a server has clients";
+             return preloaded ? why_no_library() : "";
+           });
 }
 
 }  // namespace

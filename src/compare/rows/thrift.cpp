@@ -72,7 +72,7 @@ void read(TBinaryProtocol& protocol, std::string& data) {
   protocol.getTransport()->readEnd();
 }
 
-class ThriftClient final : public CallEndpoint {
+class ThriftClient final : public CallingEnd {
  public:
   explicit ThriftClient(const std::shared_ptr<TTransport>& transport) : protocol_(transport) {
     transport->open();
@@ -84,25 +84,19 @@ class ThriftClient final : public CallEndpoint {
     if (data_.size() != reply.size()) throw SystemError(EPROTO, "the reply has another size");
     std::ranges::copy(std::as_bytes(std::span(data_)), reply.begin());
   }
-  void serve(Service&, std::span<std::byte>) override {
-    throw MisuseError("the client serves not");
-  }
 
  private:
   TBinaryProtocol protocol_;
   std::string data_;
 };
 
-class ThriftServer final : public CallEndpoint {
+class ThriftServer final : public ServingEnd {
  public:
   explicit ThriftServer(std::unique_ptr<TServerTransport> listener, bool buffered)
       : listener_(std::move(listener)) {
     std::shared_ptr<TTransport> transport = listener_->accept();
     if (buffered) transport = std::make_shared<TBufferedTransport>(transport);
     protocol_ = std::make_unique<TBinaryProtocol>(transport);
-  }
-  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
-    throw MisuseError("the server calls not");
   }
   void serve(Service& service, std::span<std::byte>) override {
     for (bool more = true; more;) {
@@ -120,8 +114,8 @@ class ThriftServer final : public CallEndpoint {
 
 class ThriftConnection final : public Connection {
  public:
-  ThriftConnection(std::string name, bool over_farcall)
-      : name_(std::move(name)), over_farcall_(over_farcall) {
+  ThriftConnection(const Conditions& conditions, bool over_farcall)
+      : name_(conditions.name), over_farcall_(over_farcall) {
     // Only the last part: a name here has no slashes, and is short.
     name_ = name_.substr(name_.size() > 40 ? name_.size() - 40 : 0);
     std::ranges::replace(name_, '/', '-');
@@ -169,29 +163,21 @@ class ThriftConnection final : public Connection {
   bool over_farcall_;
 };
 
-class ThriftRow final : public Row {
- public:
-  explicit ThriftRow(bool over_farcall)
-      : Row({.mechanism = over_farcall ? "thrift_farcall" : "thrift_tsocket",
-             .engine = over_farcall ? "shared" : "library",
-             .wait = over_farcall ? "adaptive" : "block",
-             .description = over_farcall ? "Apache Thrift, a call over messages of this library"
-                                         : "Apache Thrift, a call over a TCP socket",
-             .streams = false}),
-        over_farcall_(over_farcall) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<ThriftConnection>(conditions.name, over_farcall_);
-  }
-
- private:
-  bool over_farcall_;
-};
-
 }  // namespace
 
 void add_thrift(RowList& list) {
-  list.add<ThriftRow>(false);
-  list.add<ThriftRow>(true);
+  list.add({.mechanism = "thrift_tsocket",
+            .engine = "library",
+            .wait = "block",
+            .description = "Apache Thrift, a call over a TCP socket",
+            .streams = false},
+           makes<ThriftConnection>(false));
+  list.add({.mechanism = "thrift_farcall",
+            .engine = "shared",
+            .wait = "adaptive",
+            .description = "Apache Thrift, a call over messages of this library",
+            .streams = false},
+           makes<ThriftConnection>(true));
 }
 
 }  // namespace farcall::compare

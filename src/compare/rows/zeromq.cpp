@@ -83,15 +83,8 @@ class ZeromqEnd final : public Endpoint {
       socket_.bind(address_of(conditions));
     else
       socket_.connect(address_of(conditions));
-    // Connecting happens in the background: a word each way shows that it is done.
-    std::byte hello{};
-    if (role == Role::client) {
-      send({&hello, 1});
-      receive({&hello, 1});
-    } else {
-      receive({&hello, 1});
-      send({&hello, 1});
-    }
+    // Connecting happens in the background.
+    greet(*this, role);
   }
   void send(std::span<const std::byte> message) override { socket_.send(message); }
   void receive(std::span<std::byte> message) override { socket_.receive(message); }
@@ -111,19 +104,7 @@ class ZeromqConnection final : public Connection {
   Conditions conditions_;
 };
 
-class ZeromqRow final : public Row {
- public:
-  ZeromqRow()
-      : Row({.mechanism = "zeromq",
-             .engine = "library",
-             .wait = "block",
-             .description = "ZeroMQ, a PAIR over ipc"}) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<ZeromqConnection>(conditions);
-  }
-};
-
-class ZeromqPublisher final : public Endpoint {
+class ZeromqPublisher final : public WritingEnd {
  public:
   ZeromqPublisher(const Conditions& conditions, bool drops) {
     socket_.leave_open();
@@ -138,13 +119,12 @@ class ZeromqPublisher final : public Endpoint {
     }
   }
   void send(std::span<const std::byte> message) override { socket_.send(message); }
-  void receive(std::span<std::byte>) override { throw MisuseError("the writer reads not"); }
 
  private:
   Socket socket_{ZMQ_XPUB};
 };
 
-class ZeromqSubscriber final : public Endpoint {
+class ZeromqSubscriber final : public ReadingEnd {
  public:
   explicit ZeromqSubscriber(const Conditions& conditions) {
     socket_.leave_open();
@@ -152,7 +132,6 @@ class ZeromqSubscriber final : public Endpoint {
     socket_.subscribe();
     socket_.connect(address_of(conditions));
   }
-  void send(std::span<const std::byte>) override { throw MisuseError("a reader writes not"); }
   void receive(std::span<std::byte> message) override { socket_.receive(message); }
 
  private:
@@ -175,31 +154,27 @@ class ZeromqBroadcast final : public Connection {
   bool drops_;
 };
 
-class ZeromqBroadcastRow final : public Row {
- public:
-  explicit ZeromqBroadcastRow(bool drops)
-      : Row({.mechanism = drops ? "zeromq_drop" : "zeromq",
-             .engine = "library",
-             .wait = "block",
-             .description = drops
-                                ? "ZeroMQ, PUB and SUB over ipc; slow readers miss what is new"
-                                : "ZeroMQ, PUB and SUB over ipc; the writer waits for the slowest",
-             .policy = drops ? "drop" : "block"}),
-        drops_(drops) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
-    return std::make_unique<ZeromqBroadcast>(conditions, drops_);
-  }
-
- private:
-  bool drops_;
-};
-
 }  // namespace
 
-void add_zeromq(RowList& list) { list.add<ZeromqRow>(); }
+void add_zeromq(RowList& list) {
+  list.add({.mechanism = "zeromq",
+            .engine = "library",
+            .wait = "block",
+            .description = "ZeroMQ, a PAIR over ipc"},
+           makes<ZeromqConnection>());
+}
 
 void add_zeromq_broadcast(RowList& list) {
-  for (const bool drops : {false, true}) list.add<ZeromqBroadcastRow>(drops);
+  const auto add = [&](bool drops, const char* mechanism, const char* description) {
+    list.add({.mechanism = mechanism,
+              .engine = "library",
+              .wait = "block",
+              .description = description,
+              .policy = drops ? "drop" : "block"},
+             makes<ZeromqBroadcast>(drops));
+  };
+  add(false, "zeromq", "ZeroMQ, PUB and SUB over ipc; the writer waits for the slowest");
+  add(true, "zeromq_drop", "ZeroMQ, PUB and SUB over ipc; slow readers miss what is new");
 }
 
 }  // namespace farcall::compare

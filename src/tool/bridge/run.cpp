@@ -51,12 +51,8 @@ void notify(const std::string& state) {
 class End {
  public:
   End() {
-    ::sigemptyset(&signals_);
-    for (const int signal : end_signals()) ::sigaddset(&signals_, signal);
-    ::pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
     std::thread([this] {
-      int signal = 0;
-      while (::sigwait(&signals_, &signal) != 0) continue;
+      signals_.wait();
       notify("STOPPING=1");
       const std::lock_guard guard(lock_);
       if (!waits_) ::_exit(kSuccess);
@@ -75,7 +71,7 @@ class End {
   }
 
  private:
-  sigset_t signals_{};
+  EndSignals signals_;
   std::mutex lock_;  // protects what follows
   std::condition_variable changed_;
   bool waits_ = false;

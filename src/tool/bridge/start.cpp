@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
+#include <cstring>
 #include <fstream>
+#include <string>
+#include <vector>
 
+#include "process/programs.hpp"
 #include "tool/bridge/bridge.hpp"
 #include "tool/say.hpp"
 
@@ -25,14 +28,11 @@ std::vector<std::string> words() {
 }  // namespace
 
 ExitCode run(const Options&) {
-  const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  std::vector<std::string> all = words();
-  std::vector<char*> arguments;
-  for (std::string& word : all) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  for (const auto& place : {here / "farcall-bridge", here / "../libexec/farcall/farcall-bridge",
-                            here / "../lib/farcall/farcall-bridge"})
-    ::execv(place.c_str(), arguments.data());
+  const std::vector<std::string> all = words();
+  const auto program = process::beside_program(
+      {"farcall-bridge", "../libexec/farcall/farcall-bridge", "../lib/farcall/farcall-bridge"},
+      X_OK);
+  ::execv(program.c_str(), process::arguments_of(all).data());
   say("farcall: the bridge is not here: {} (install the package farcall-bridge, or build "
       "with libnats-dev and libtomlplusplus-dev)\n",
       ::strerrorname_np(errno));

@@ -10,7 +10,7 @@
 #include <set>
 #include <system_error>
 
-#include "compare/library.hpp"
+#include "compare/preload_library.hpp"
 #include "doctor/abilities.hpp"
 #include "doctor/costs.hpp"
 #include "doctor/limits.hpp"

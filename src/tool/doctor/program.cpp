@@ -12,6 +12,7 @@
 #include "doctor/reasons.hpp"
 #include "tool/doctor/examine.hpp"
 #include "tool/doctor/settings.hpp"
+#include "tool/exit_code.hpp"
 #include "tool/run/launch.hpp"
 #include "tool/run/statistics.hpp"
 
@@ -62,7 +63,6 @@ void judge_end(int status, const std::string& program, Findings& findings) {
          "Make sure that it does without farcall, too, what it does here; what is said "
          "of its connections is what it came to."});
   };
-  constexpr int kNotExecuted = 127;
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
     const bool asked = signal == SIGINT || signal == SIGTERM || signal == SIGHUP;

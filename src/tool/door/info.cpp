@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -20,6 +19,7 @@
 
 #include "doctor/sockets.hpp"
 #include "farcall/door.hpp"
+#include "memory/to_number.hpp"
 #include "tool/door/door.hpp"
 #include "watch/text.hpp"
 
@@ -28,14 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Inode = std::uint64_t;
-
-template <class Number>
-std::optional<Number> number(std::string_view text, int base = 10) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 std::string attributes(unsigned bits) {
   static constexpr std::array<std::pair<unsigned, const char*>, 9> kNames{{
@@ -93,8 +85,8 @@ std::optional<Named> parse_name(std::string_view name) {
   const auto first = name.find('/');
   const auto second = name.find('/', first == std::string_view::npos ? first : first + 1);
   if (second == std::string_view::npos) return std::nullopt;
-  const auto id = number<std::uint64_t>(name.substr(0, first), 16);
-  const auto bits = number<unsigned>(name.substr(first + 1, second - first - 1), 16);
+  const auto id = to_number<std::uint64_t>(name.substr(0, first), 16);
+  const auto bits = to_number<unsigned>(name.substr(first + 1, second - first - 1), 16);
   if (!id || !bits) return std::nullopt;
   return Named{*id, *bits};
 }
@@ -123,8 +115,8 @@ std::map<int, Inode> sockets_of(pid_t pid) {
     const std::string target = fs::read_symlink(entry.path(), gone);
     constexpr std::string_view kSocket = "socket:[";
     if (gone || !target.starts_with(kSocket)) continue;
-    const auto fd = number<int>(entry.path().filename().native());
-    const auto inode = number<Inode>(
+    const auto fd = to_number<int>(entry.path().filename().native());
+    const auto inode = to_number<Inode>(
         std::string_view(target).substr(kSocket.size(), target.size() - kSocket.size() - 1));
     if (fd && inode) sockets.emplace(*fd, *inode);
   }
@@ -149,7 +141,7 @@ const std::unordered_map<Inode, pid_t>& holders() {
     std::unordered_map<Inode, pid_t> holders;
     std::vector<pid_t> processes;
     for (const auto& entry : fs::directory_iterator("/proc"))
-      if (const auto pid = number<pid_t>(entry.path().filename().native()))
+      if (const auto pid = to_number<pid_t>(entry.path().filename().native()))
         processes.push_back(*pid);
     std::sort(processes.begin(), processes.end());  // parents before their children
     for (const pid_t pid : processes) {
@@ -199,7 +191,7 @@ std::string describe_process(pid_t pid) {
 }  // namespace
 
 std::string describe(const std::string& path_or_pid) {
-  const auto pid = number<pid_t>(path_or_pid);
+  const auto pid = to_number<pid_t>(path_or_pid);
   return pid ? describe_process(*pid) : describe_path(path_or_pid);
 }
 

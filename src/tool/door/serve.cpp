@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // farcall door serve: a command as a server procedure.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <spawn.h>
@@ -11,55 +10,36 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
+#include <filesystem>
 #include <optional>
-#include <sstream>
-#include <stdexcept>
 #include <thread>
 
 #include "farcall/door.hpp"
 #include "farcall/memory.hpp"
+#include "memory/write_all.hpp"
+#include "process/programs.hpp"
 #include "tool/door/door.hpp"
 #include "tool/door/status.hpp"
 #include "tool/end_signals.hpp"
 #include "tool/exit_code.hpp"
+#include "tool/run/program.hpp"
 #include "tool/say.hpp"
 
 namespace farcall::tool::door {
 namespace {
 
 // Where the command is, so that one that is not there is an error at once and not with every call.
-std::string find_program(const std::string& name) {
-  if (name.find('/') != std::string::npos) {
-    if (std::filesystem::is_directory(name)) throw DoorError(EISDIR, "run " + name);
-    if (::access(name.c_str(), X_OK) != 0) throw DoorError(errno, "run " + name);
-    return std::filesystem::absolute(name);
-  }
-  const char* const path = std::getenv("PATH");
-  std::istringstream places(path != nullptr ? path : "/usr/bin:/bin");
-  for (std::string place; std::getline(places, place, ':');) {
-    const auto candidate = std::filesystem::path(place.empty() ? "." : place) / name;
-    std::error_code unreachable;  // then it is not there
-    if (std::filesystem::is_regular_file(candidate, unreachable) &&
-        ::access(candidate.c_str(), X_OK) == 0)
-      return std::filesystem::absolute(candidate);
-  }
-  throw DoorError(ENOENT, "run " + name + " (it is in no directory of $PATH)");
+std::string path_of(const std::string& name) {
+  const std::string path = run::find_program(name);
+  if (std::filesystem::is_directory(path)) throw DoorError(EISDIR, "run " + name);
+  if (::access(path.c_str(), X_OK) != 0) throw DoorError(errno, "run " + name);
+  return std::filesystem::absolute(path);
 }
 
 DoorDescriptor memory_file(const char* name) {
   DoorDescriptor file(::memfd_create(name, MFD_CLOEXEC));
   if (!file) throw DoorError(errno, "memfd_create");
   return file;
-}
-
-void write_all(int fd, std::span<const std::byte> data) {
-  while (!data.empty()) {
-    const ssize_t size = ::write(fd, data.data(), data.size());
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) throw DoorError(errno, "write the request");
-    data = data.subspan(static_cast<std::size_t>(size));
-  }
 }
 
 void copy_to_reply(int fd, DoorReply& reply) {
@@ -105,13 +85,9 @@ class Spawning {
     ::posix_spawn_file_actions_destroy(&files_);
   }
   pid_t start(const std::string& program, const std::vector<std::string>& words) {
-    std::vector<char*> arguments;
-    arguments.reserve(words.size() + 1);
-    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
     pid_t pid = -1;
-    const int error = ::posix_spawn(&pid, program.c_str(), &files_, &attributes_, arguments.data(),
-                                    environment_.data());
+    const int error = ::posix_spawn(&pid, program.c_str(), &files_, &attributes_,
+                                    process::arguments_of(words).data(), environment_.data());
     if (error != 0) throw DoorError(error, "run " + program);
     return pid;
   }
@@ -126,7 +102,7 @@ class Spawning {
 class CommandServer {
  public:
   explicit CommandServer(const std::vector<std::string>& command)
-      : program_(find_program(command.at(0))), command_(command) {}
+      : program_(path_of(command.at(0))), command_(command) {}
 
   void serve(const DoorRequest& request, DoorReply& reply) {
     ++running_;
@@ -148,7 +124,7 @@ class CommandServer {
     const DoorDescriptor out = memory_file("farcall-door-reply");
     {
       const FileSizeGuard guard;
-      write_all(in.get(), request.data());
+      write_all(in.get(), request.data(), "write the request");
     }
     ::lseek(in.get(), 0, SEEK_SET);
     const pid_t pid =
@@ -163,28 +139,6 @@ class CommandServer {
   const std::string program_;
   const std::vector<std::string> command_;
   std::atomic<int> running_{0};
-};
-
-// Blocks the signals that end the server, for this thread and those it makes, and waits for them.
-class EndSignals {
- public:
-  EndSignals() {
-    ::sigemptyset(&set_);
-    for (const int signal : end_signals()) ::sigaddset(&set_, signal);
-    ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-  }
-  void wait() const {
-    int signal = 0;
-    while (::sigwait(&set_, &signal) != 0) continue;
-  }
-  // Whether one came within so many milliseconds.
-  [[nodiscard]] bool wait_ms(long ms) const {
-    const timespec time{.tv_sec = 0, .tv_nsec = ms * 1'000'000};
-    return ::sigtimedwait(&set_, nullptr, &time) > 0;
-  }
-
- private:
-  sigset_t set_{};
 };
 
 }  // namespace

@@ -13,15 +13,18 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "compare/library.hpp"
+#include "compare/preload_library.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
+#include "memory/write_all.hpp"
 #include "preload/settings.hpp"
+#include "process/programs.hpp"
 #include "tool/child_signal.hpp"
 #include "tool/exit_code.hpp"
 #include "tool/run/program.hpp"
@@ -30,8 +33,6 @@
 
 namespace farcall::tool::run {
 namespace {
-
-constexpr int kNotExecuted = 127;  // as a shell says it
 
 bool complained = false;
 
@@ -70,10 +71,7 @@ std::optional<preload::Settings> apply(const Request& request) {
 }
 
 [[noreturn]] void execute(const Program& program, const std::vector<std::string>& command) {
-  std::vector<char*> arguments;
-  arguments.reserve(command.size() + 1);
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
+  const std::vector<char*> arguments = process::arguments_of(command);
   restore_child_signal();
   ::execv(program.path.c_str(), arguments.data());
   throw_errno("run " + program.path);
@@ -122,14 +120,13 @@ class StatisticsFile {
   }
   // The program has run by now, and how it ended counts more than what is lost here.
   void write(std::string_view text) const noexcept {
-    // What is no regular file has no length.
-    bool written = ::ftruncate(file_.get(), 0) == 0 || errno == EINVAL;
-    while (written && !text.empty()) {
-      const ssize_t count = ::write(file_.get(), text.data(), text.size());
-      if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
-      written = count > 0 || (count < 0 && errno == EINTR);
+    try {
+      // What is no regular file has no length.
+      if (::ftruncate(file_.get(), 0) != 0 && errno != EINVAL) throw_errno("write " + path_);
+      write_all(file_.get(), std::as_bytes(std::span(text)), "write " + path_);
+    } catch (const SystemError& error) {
+      say("farcall: {}\n", error.what());
     }
-    if (!written) say("farcall: {}\n", SystemError(errno, "write " + path_).what());
   }
 
  private:
@@ -145,7 +142,7 @@ int run_and_report(const Request& request, const Program& program) {
   const int status = run_counted(request, program, statistics, false);
   if (request.stats) say("{}", statistics.text(request.command.front()));
   if (!request.stats_json.empty()) file.write(statistics.json());
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return exit_code_of(status);
 }
 
 std::string kinds_of(const preload::Settings& settings) {

@@ -39,20 +39,6 @@ constexpr Elf64_Half kMachine = EM_RISCV;
 constexpr std::size_t kScriptLine = 256;
 constexpr int kMostScripts = 5;  // a script's interpreter may be a script; so many the kernel takes
 
-std::string find_in_path(const std::string& name) {
-  if (name.find('/') != std::string::npos) return name;
-  const char* const path = std::getenv("PATH");
-  std::istringstream places(path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin");
-  for (std::string place; std::getline(places, place, ':');) {
-    const auto candidate = std::filesystem::path(place.empty() ? "." : place) / name;
-    std::error_code unreachable;  // then it is not there
-    if (std::filesystem::is_regular_file(candidate, unreachable) &&
-        ::access(candidate.c_str(), X_OK) == 0)
-      return candidate;
-  }
-  throw SystemError(ENOENT, "run " + name + " (it is in no directory of $PATH)");
-}
-
 // A file, of which pieces are read: it may become shorter meanwhile, and be as long as it says
 // without being there. Nothing of it is believed.
 class File {
@@ -131,7 +117,7 @@ std::string interpreter_of(std::string_view bytes) {
   std::string word;
   words >> word;
   while (words >> word)
-    if (!word.starts_with('-') && word.find('=') == std::string::npos) return find_in_path(word);
+    if (!word.starts_with('-') && word.find('=') == std::string::npos) return find_program(word);
   return name;
 }
 
@@ -202,9 +188,23 @@ void judge(Program& program, const std::string& path, const File& file) {
 
 }  // namespace
 
+std::string find_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* const path = std::getenv("PATH");
+  std::istringstream places(path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin");
+  for (std::string place; std::getline(places, place, ':');) {
+    const auto candidate = std::filesystem::path(place.empty() ? "." : place) / name;
+    std::error_code unreachable;  // then it is not there
+    if (std::filesystem::is_regular_file(candidate, unreachable) &&
+        ::access(candidate.c_str(), X_OK) == 0)
+      return candidate;
+  }
+  throw SystemError(ENOENT, "run " + name + " (it is in no directory of $PATH)");
+}
+
 Program examine(const std::string& name) {
   Program program;
-  program.path = find_in_path(name);
+  program.path = find_program(name);
   std::string path = program.path;
   for (int depth = 0; depth <= kMostScripts; ++depth) {
     const File file(path);

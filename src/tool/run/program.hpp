@@ -29,6 +29,9 @@ struct Program {
   std::string reservation;  // what works less well than one would think; empty if nothing
 };
 
+// The path of the program that a shell would run for `name`. Throws SystemError.
+std::string find_program(const std::string& name);
+
 // Looks at the program that a shell would run for `name`. Throws SystemError where there is none
 // (ENOENT) or it cannot be run (EACCES).
 Program examine(const std::string& name);

@@ -30,7 +30,7 @@ constexpr std::array kEnding{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
 termios before{};
 bool entered = false;
 
-void write_all(std::string_view text) noexcept {
+void write_to_terminal(std::string_view text) noexcept {
   while (!text.empty()) {
     const ssize_t put = ::write(STDOUT_FILENO, text.data(), text.size());
     if (put < 0 && errno == EAGAIN) {
@@ -46,7 +46,7 @@ void write_all(std::string_view text) noexcept {
 // Safe in signal handlers.
 void restore() noexcept {
   if (!std::exchange(entered, false)) return;
-  write_all(kLeave);
+  write_to_terminal(kLeave);
   ::tcsetattr(STDIN_FILENO, TCSANOW, &before);
 }
 
@@ -100,7 +100,7 @@ void Terminal::enter() {
   entered = true;
   // In the background this would stop the program, which is right.
   ::tcsetattr(STDIN_FILENO, TCSANOW, &raw);
-  write_all(kEnter);
+  write_to_terminal(kEnter);
   measure();
 }
 
@@ -206,7 +206,7 @@ void Terminal::draw(const std::vector<std::string>& lines) {
     screen += "\x1b[0m\x1b[K";
     if (row + 1 < height_) screen += "\r\n";
   }
-  write_all(screen);
+  write_to_terminal(screen);
 }
 
 }  // namespace farcall::tool::top

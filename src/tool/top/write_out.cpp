@@ -11,12 +11,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
+#include "memory/write_all.hpp"
 #include "tool/exit_code.hpp"
 #include "tool/say.hpp"
 #include "tool/top/table.hpp"
@@ -29,15 +31,6 @@ namespace {
 void print(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     throw_errno("write to standard output");
-}
-
-void write_all(int fd, const std::string& text) {
-  for (std::size_t at = 0; at < text.size();) {
-    const ssize_t put = ::write(fd, text.data() + at, text.size() - at);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) throw_errno("write the figures");
-    at += static_cast<std::size_t>(put);
-  }
 }
 
 // A new file, at a name that is nobody's, or at none yet.
@@ -70,21 +63,23 @@ void give_name(NewFile& made, const std::string& folder) {
   }
 }
 
-// What is no file (a pipe, a device) is written to.
 // Who reads the file gets the whole of an old one or of a new one. The other file in its folder is
-// not one that the collector reads (*.prom).
+// not one that the collector reads (*.prom). What is no file (a pipe, a device) is written to.
 void write_atomically(const std::string& name, const std::string& text) {
   const std::string path = watch::followed(name);
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
-  if (exists && !S_ISREG(status.st_mode)) return write_all(watch::open_other(name).get(), text);
+  const auto bytes = std::as_bytes(std::span(text));
+  constexpr const char* kWrite = "write the figures";
+  if (exists && !S_ISREG(status.st_mode))
+    return write_all(watch::open_other(name).get(), bytes, kWrite);
   const std::string parent = std::filesystem::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent;
   const mode_t masked = ::umask(0);
   ::umask(masked);
   NewFile made = make_in(folder, exists ? status.st_mode & 0777 : 0644 & ~masked);
   try {
-    write_all(made.file.get(), text);
+    write_all(made.file.get(), bytes, kWrite);
     give_name(made, folder);
     if (::rename(made.name.c_str(), path.c_str()) != 0) throw_errno("replace " + path);
   } catch (...) {

@@ -11,6 +11,8 @@ constexpr const char* kLibraryName = "libfarcall-preload.so";
 // that it belongs to. Throws SystemError (ENOENT), or EINVAL where its path has a character at
 // which the dynamic linker would cut it.
 std::string find_library();
+// Why that fails; empty if it does not.
+std::string why_no_library();
 
 // The value of LD_PRELOAD with the library in front of those that are there already.
 std::string preload_list(const std::string& library);

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compare/library.hpp"
+#include "compare/preload_library.hpp"
 
 #include <fmt/format.h>
 
 #include <cerrno>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 
 #include "farcall/error.hpp"
 
 namespace farcall::compare {
+
 std::string find_library() {
   std::error_code none;
   const auto here = std::filesystem::read_symlink("/proc/self/exe", none).parent_path();
@@ -30,6 +32,15 @@ std::string find_library() {
   }
   throw SystemError(ENOENT, fmt::format("find {} (looked beside {} and in {}/farcall)",
                                         kLibraryName, here.string(), FARCALL_FULL_LIBDIR));
+}
+
+std::string why_no_library() {
+  try {
+    find_library();
+    return {};
+  } catch (const std::exception& error) {
+    return error.what();
+  }
 }
 
 std::string preload_list(const std::string& library) {
