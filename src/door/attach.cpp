@@ -96,12 +96,12 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
              process::Charge held)
       : door_(std::move(door)),
         acceptor_(std::move(listener)),
-        file_(std::move(file)),
+        file_(process::PrivateFd::of_peer(std::move(file))),
         maker_(maker),
         charge_(std::move(held)) {}
   ~Attachment() override {
     stop();
-    process::close_later(::geteuid(), std::move(file_));
+    process::close_later(maker_, std::move(file_), std::move(charge_));
   }
 
   // The kernel tells when the last name of the file goes. May wait for whoever serves the file.
@@ -181,7 +181,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
   process::Acceptor acceptor_;
   process::PrivateFd file_;
   const uid_t maker_;
-  const process::Charge charge_;
+  process::Charge charge_;
   const std::uint64_t generation_ = process::generation();
   std::atomic<int> watch_{-1};
   std::atomic<bool> detached_{false};
@@ -375,7 +375,7 @@ struct Visitors {
 
 process::Acceptor::Take Attachment::visitor_maker() {
   return [this](UniqueFd& socket, const Credentials& who, bool full) {
-    process::Charge held(process::Resource::descriptors, who.uid, 1);
+    process::Charge held(process::Resource::descriptors, who.uid, 1, door_->descriptors_per_user());
     if (full || !held) {
       // What is unread hides what is answered.
       if (!process::is_flooding(who.uid))
@@ -439,6 +439,8 @@ std::shared_ptr<Attachment> make_attachment(const std::shared_ptr<Door>& door, R
 void attach_now(const std::shared_ptr<Door>& door, Request& request) {
   const Credentials& sender = request.sender;
   for (const auto& other : door->attachments()) other->detach_if_nameless();
+  // No more than a name of the file: to close anything else may last as long as its server likes.
+  if ((::fcntl(request.file.get(), F_GETFL) & O_PATH) == 0) return;
   struct stat status {};
   if (real::fstat(request.file.get(), &status) != 0) return;
   int accepts = 0;
@@ -450,7 +452,8 @@ void attach_now(const std::shared_ptr<Door>& door, Request& request) {
     return;
   const int answers = request.answers.get();
   constexpr std::size_t kHeld = 4;  // the listener, its spare, the file, the watch of its names
-  process::Charge held(process::Resource::descriptors, sender.uid, kHeld);
+  process::Charge held(process::Resource::descriptors, sender.uid, kHeld,
+                       door->descriptors_per_user());
   if (!held) return refuse(answers, process::is_own(sender.uid) ? EMFILE : EAGAIN);
   const auto attachment = make_attachment(door, request, std::move(held));
   if (!attachment) return refuse(answers, EMFILE);

@@ -80,6 +80,10 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   int set_param(int which, std::uint64_t value);
   void revoke() noexcept;
   [[nodiscard]] bool revoked() const noexcept { return endpoint_->closed(); }
+  // What one user may have this process hold.
+  [[nodiscard]] std::size_t descriptors_per_user() const noexcept {
+    return endpoint_->limits().descriptors_per_user;
+  }
   // Counts who refers to the door, and tells it when one is left, or was. `own`: how many
   // descriptors this process has of it.
   void check_references(std::size_t own) noexcept;

@@ -35,6 +35,15 @@ struct Task {
 // One piece of work, or as much to be closed as waits.
 using Tasks = std::list<Task>;
 
+// Whose turn it is: a user's, by number, or that of what no user's work may hold up.
+using Turn = std::uint64_t;
+constexpr Turn kTurnedAway = Turn{1} << 32;  // sockets of those who have not been let in
+constexpr Turn kMoments = Turn{2} << 32;     // what waits for a moment only
+constexpr auto kNobody = static_cast<uid_t>(-1);
+bool is_own_turn(Turn turn) noexcept {
+  return turn <= UINT32_MAX && is_own(static_cast<uid_t>(turn));
+}
+
 bool is_unix_socket(int fd) noexcept {
   int domain = AF_UNSPEC;
   socklen_t size = sizeof domain;
@@ -43,7 +52,7 @@ bool is_unix_socket(int fd) noexcept {
 
 // What others have left in a unix socket may linger, and be long in closing with it; of others
 // alone.
-void close_all(uid_t user, Tasks& tasks) noexcept {
+void close_all(Turn turn, Tasks& tasks) noexcept {
   std::list<PrivateFd> nested;
   // Who sent a socket that lingers mostly has no hand on it any more.
   constexpr linger kNone{.l_onoff = 0, .l_linger = 0};
@@ -51,7 +60,7 @@ void close_all(uid_t user, Tasks& tasks) noexcept {
     for (auto fd = task.fds.begin(); fd != task.fds.end();) {
       const auto mine = fd++;
       ::setsockopt(mine->get(), SOL_SOCKET, SO_LINGER, &kNone, sizeof kNone);
-      if (!is_own(user) && is_unix_socket(mine->get()))
+      if (!is_own_turn(turn) && is_unix_socket(mine->get()))
         nested.splice(nested.end(), task.fds, mine);
       else
         mine->reset();
@@ -63,13 +72,13 @@ void close_all(uid_t user, Tasks& tasks) noexcept {
 class Pool {
  public:
   // False: there is no thread, and nothing has been taken.
-  bool add(uid_t user, Task& task) {
+  bool add(Turn turn, Task& task) {
     const HeldSignals quiet;  // telling a thread takes a lock as well
     bool asleep = false;
     {
       const std::lock_guard guard(lock_);
       if (idle_ + awake_ == 0 && !add_thread() && threads_ == 0) return false;
-      User& his = users_[user];
+      User& his = users_[turn];
       const std::size_t weight = task.weight();
       const std::size_t uncharged = task.uncharged.count();
       his.waiting.push_back(std::move(task));
@@ -83,25 +92,25 @@ class Pool {
   // Whether a user has as much waiting or being closed as one may, a quarter of a small table. Of
   // all others together there may be no more than of eight, so the more there are, the less is each
   // one's.
-  bool behind(uid_t user) {
+  bool behind(Turn turn) {
     const QuietGuard guard(lock_);
-    const auto his = users_.find(user);
+    const auto his = users_.find(turn);
     if (his == users_.end()) return false;
     const std::size_t share = std::max<std::size_t>(8 * kMostWaiting / users_.size(), 1);
     return his->second.weight >= std::min({kMostWaiting, share, descriptor_table() / 4});
   }
   // Changes when something of a user has been closed or done; nullopt: no thread has come to it.
-  std::optional<std::size_t> progress(uid_t user) {
+  std::optional<std::size_t> progress(Turn turn) {
     const QuietGuard guard(lock_);
-    const auto his = users_.find(user);
+    const auto his = users_.find(turn);
     if (his == users_.end()) return 0;
     if (his->second.running == 0) return std::nullopt;
     return 1 + his->second.done;
   }
   // Of the descriptors that wait or are being closed.
-  std::size_t uncharged(uid_t user) {
+  std::size_t uncharged(Turn turn) {
     const QuietGuard guard(lock_);
-    const auto his = users_.find(user);
+    const auto his = users_.find(turn);
     return his == users_.end() ? 0 : his->second.uncharged;
   }
 
@@ -125,7 +134,7 @@ class Pool {
 
   bool add_thread();
   // One after the other of those who have something to do.
-  std::map<uid_t, User>::iterator next_due() {
+  std::map<Turn, User>::iterator next_due() {
     const std::size_t most = busy_ < kBackgroundThreads / 2 ? kThreadsPerUser : 1;
     const auto due = [most](const auto& user) {
       return !user.second.waiting.empty() && user.second.running < most;
@@ -192,8 +201,8 @@ class Pool {
     }
     --threads_;
   }
-  static void perform(uid_t user, Tasks& tasks) noexcept {
-    close_all(user, tasks);
+  static void perform(Turn turn, Tasks& tasks) noexcept {
+    close_all(turn, tasks);
     try {
       if (tasks.front().work) tasks.front().work();
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who asked gets no answer
@@ -209,8 +218,8 @@ class Pool {
   // whether its owner is behind, and may have interrupted who asks or brings something.
   std::mutex lock_;
   std::condition_variable changed_;
-  std::map<uid_t, User> users_;  // of whom something waits or runs
-  uid_t last_ = 0;
+  std::map<Turn, User> users_;  // of whom something waits or runs
+  Turn last_ = 0;
   std::size_t busy_ = 0;  // threads at work
   std::size_t threads_ = 0;
   std::size_t idle_ = 0;   // asleep, until they are told
@@ -311,6 +320,29 @@ void hang_up_later(uid_t user, PrivateFd&& socket) noexcept {
   if (!socket.is_here()) return;
   ::shutdown(socket.get(), SHUT_RDWR);
   close_later(user, std::move(socket));
+}
+
+bool close_turned_away(PrivateFd&& client) noexcept {
+  if (!client.is_here()) return true;
+  try {
+    PrivateFd mine = std::move(client);
+    mine.become_peers();
+    Task task{.uncharged = Uncharged(kNobody, 1), .fds = {}, .charge = {}, .work = {}};
+    task.fds.push_back(std::move(mine));
+    (void)pool().add(kTurnedAway, task);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it is closed here
+  }
+  return !turned_away_wait();
+}
+
+bool turned_away_wait() noexcept {
+  Pool* const made = PerProcess<Pool>::made();
+  return made != nullptr && made->behind(kTurnedAway);
+}
+
+void run_in_a_moment(std::function<void()> work) {
+  Task task{.uncharged = {}, .fds = {}, .charge = {}, .work = std::move(work)};
+  if (!pool().add(kMoments, task)) throw SystemError(EAGAIN, "no thread");
 }
 
 // Who only asks, as open(2) does, makes nothing: it may be in a signal handler.

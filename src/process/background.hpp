@@ -80,12 +80,21 @@ class InHand {
 void close_later(uid_t user, PrivateFd&& fd, Charge held = {}) noexcept;
 void close_later(uid_t user, UniqueFd fd) noexcept;
 void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept;
+// Closes a socket that was accepted, of somebody who is not let in. Whatever is in it, that does
+// not last, so it waits for others of its kind alone, not for what its user has left here. False:
+// as turned_away_wait().
+bool close_turned_away(PrivateFd&& client) noexcept;
+// Whether so many of these wait that nobody is to be accepted for a moment.
+bool turned_away_wait() noexcept;
 // Tells the other side of a unix socket, that user's, at once that this one is gone. Packets that
 // nobody has taken, or that come at the last moment, may hold anything; they go as above.
 void hang_up_later(uid_t user, PrivateFd&& socket) noexcept;
 // Does `work` for `user`; what it throws is dropped. Throws SystemError: EAGAIN, where that user
 // has too much waiting or there is no thread.
 void run_later(uid_t user, std::function<void()> work);
+// Does `work`, which waits for a moment of its own choice and for nobody, whatever users have left
+// here. Throws SystemError: there is no thread.
+void run_in_a_moment(std::function<void()> work);
 // Whether more of that user waits to be closed or done than is right: 256 descriptors, those that
 // are being closed among them, and pieces of work, or less where many users have some, or the table
 // of descriptors is small. Who is told so takes nothing more from the user until catch_up() calls

@@ -2,6 +2,7 @@
 #include "process/process.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -214,31 +215,34 @@ bool begin_next() noexcept {
   return true;
 }
 
-// Whether something lies in a unix socket that nobody has taken, which may bring descriptors.
-bool holds_packets(int fd) noexcept {
+// What the close of a peer's file may last for, found without a call that waits: the peer may hold
+// the locks of a socket that it shares, for as long as it likes.
+enum class Lasting : std::uint8_t { no, lingers, yes };
+Lasting close_of(int fd) noexcept {
   int domain = AF_UNSPEC;
   socklen_t size = sizeof domain;
-  if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_UNIX)
-    return false;
-  char byte = 0;
-  iovec piece{.iov_base = &byte, .iov_len = sizeof byte};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  const long count = ::syscall(SYS_recvmsg, fd, &message, MSG_PEEK | MSG_DONTWAIT);
-  return count > 0 || (count == 0 && (message.msg_flags & MSG_CTRUNC) != 0);
+  if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0) return Lasting::yes;
+  if (domain == AF_UNIX) {
+    // What nobody has taken may bring files of its own.
+    pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
+    return ::poll(&waiting, 1, 0) == 0 ? Lasting::no : Lasting::yes;
+  }
+  linger asked{};
+  size = sizeof asked;
+  const bool known = ::getsockopt(fd, SOL_SOCKET, SO_LINGER, &asked, &size) == 0;
+  return known && asked.l_onoff == 0 ? Lasting::no : Lasting::lingers;
 }
 
 // The last close of a socket that lingers, and each close of a file of FUSE, takes as long as the
 // peer likes that has sent it. Such files, and what may hold some, are left to the child's exec or
-// end; the parent has hung up on those that it closes.
+// end; the parent has hung up on those that it closes. A socket that lingers does not where a
+// process ends, but at an exec: so whatever the child executes keeps it.
 void leave_descriptor(int fd) noexcept {
-  if (is_known_as_peers(fd)) {
-    constexpr linger kNone{.l_onoff = 0, .l_linger = 0};
-    const bool socket = ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &kNone, sizeof kNone) == 0;
-    if ((!socket && errno == ENOTSOCK) || holds_packets(fd)) return;
-  }
-  ::close(fd);
+  const Lasting lasting = is_known_as_peers(fd) ? close_of(fd) : Lasting::no;
+  if (lasting == Lasting::no)
+    ::close(fd);
+  else if (lasting == Lasting::lingers)
+    ::fcntl(fd, F_SETFD, 0);
 }
 
 void leave_parents_things() noexcept {

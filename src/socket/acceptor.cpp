@@ -24,13 +24,6 @@ constexpr std::uint32_t kEvents = EPOLLIN | EPOLLET;
 
 }  // namespace
 
-bool turn_away(uid_t user, PrivateFd client) noexcept {
-  Charge held(Resource::descriptors, user, 1);
-  const bool granted = static_cast<bool>(held);
-  close_later(user, std::move(client), std::move(held));
-  return granted || is_own(user);
-}
-
 Acceptor::Acceptor(UniqueFd listener) noexcept : listener_(std::move(listener)) {
   const int flags = ::fcntl(listener_.get(), F_GETFL);
   ::fcntl(listener_.get(), F_SETFL, flags | O_NONBLOCK);
@@ -95,8 +88,9 @@ bool Acceptor::accept_waiting(const Take& take) noexcept {
       take(client, who, full);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
     }
-    if (client && !turn_away(who.uid, PrivateFd(std::move(client)))) {
-      look_again_after(who.uid);
+    if (client && !close_turned_away(PrivateFd(std::move(client)))) {
+      watch_for(EPOLLET);  // for nothing
+      look_again_later();
       return true;
     }
   }
@@ -159,13 +153,13 @@ void Acceptor::watch_for(std::uint32_t events) noexcept {
 
 void Acceptor::look_again() noexcept { watch_for(kEvents); }
 
-// In a moment, although nothing more may come: there was no descriptor or memory to let anybody in.
+// In a moment, although nothing more may come: there was no descriptor or memory to let anybody in,
+// or too many have been turned away.
 void Acceptor::look_again_later() noexcept {
   static constexpr auto kMoment = std::chrono::milliseconds(100);
   if (looks_later_.exchange(true)) return;
   try {
-    // Not run_later(): with a small table this process may be behind for as long as it is full.
-    catch_up(::geteuid(), [this, watch = watch_] {
+    run_in_a_moment([this, watch = watch_] {
       std::this_thread::sleep_for(kMoment);
       const auto kept = watch.lock();
       if (!kept) return;
@@ -182,29 +176,10 @@ void Acceptor::look_again_later() noexcept {
   }
 }
 
-// When what `user` has left here is closed, and not before.
-void Acceptor::look_again_after(uid_t user) noexcept {
-  watch_for(EPOLLET);
-  try {
-    catch_up(user, [this, watch = watch_] {
-      if (const auto kept = watch.lock()) look_again();
-    });
-  } catch (const std::exception&) {
-    look_again_later();
-  }
-}
-
 // Nobody comes any more. Who was not let in may have sent something all the same.
 void Acceptor::turn_all_away() noexcept {
   spare_.reset();
-  while (UniqueFd client = accept_one()) {
-    uid_t who = 0;
-    try {
-      who = peer_credentials(client.get()).uid;
-    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): then it is this process's own
-    }
-    close_later(who, std::move(client));
-  }
+  while (UniqueFd client = accept_one()) (void)close_turned_away(PrivateFd(std::move(client)));
 }
 
 void Acceptor::close() noexcept {

@@ -13,10 +13,6 @@
 
 namespace farcall::process {
 
-// Closes the socket of somebody who has connected, elsewhere and at that user's expense. False:
-// more of that user's waits to be closed already than is its share, so nobody else is to be let in.
-bool turn_away(uid_t user, PrivateFd client) noexcept;
-
 // A listening socket of this process. Where the process has no descriptor left, who waits at the
 // door is let in all the same, to be told so at once, with one that was kept for that.
 class Acceptor {
@@ -28,8 +24,8 @@ class Acceptor {
   void start(const std::shared_ptr<Watch>& watch);
   // Calls `take` for each who waits to be let in, with the client's socket, which is closed
   // elsewhere unless it is moved from; what `take` throws is dropped. `full`: the client can only
-  // be turned away. After a few the reactor tells of the rest; after one whose user is over its
-  // share, when what that user has left is closed. False: the program has put a file of its own in
+  // be turned away. After a few the reactor tells of the rest; where many have been turned away, a
+  // moment later. False: the program has put a file of its own in
   // the listener's place; the address is free now.
   using Take = std::function<void(UniqueFd& client, const Credentials& who, bool full)>;
   bool accept_waiting(const Take& take) noexcept;
@@ -50,7 +46,6 @@ class Acceptor {
   void watch_for(std::uint32_t events) noexcept;
   void look_again() noexcept;
   void look_again_later() noexcept;
-  void look_again_after(uid_t user) noexcept;
   void turn_all_away() noexcept;
 
   // Another thread closes than accepts. Not held while somebody is let in.

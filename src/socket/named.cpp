@@ -16,7 +16,6 @@
 #include "farcall/socket.hpp"
 #include "process/background.hpp"
 #include "process/identity.hpp"
-#include "socket/acceptor.hpp"
 #include "socket/listener.hpp"
 #include "socket/wait_for.hpp"
 
@@ -92,14 +91,14 @@ auto accept_own(int listener, Deadline deadline, std::optional<SignalCount> sinc
     const uid_t who = peer_credentials(client.get()).uid;
     if (process::is_own(who)) return client;
     // With what it may have sent. Strangers who come without end take none of the caller's time.
-    bool closed = process::turn_away(who, process::PrivateFd(std::move(client)));
+    bool waits = !process::close_turned_away(process::PrivateFd(std::move(client)));
     while (monotonic_ns() < deadline.at()) {
       if (since && SignalCount::now() != *since) throw SystemError(EINTR, "accept");
-      if (closed) break;
+      if (!waits) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      closed = static_cast<bool>(process::Charge(process::Resource::descriptors, who, 1));
+      waits = process::turned_away_wait();
     }
-    if (!closed || monotonic_ns() >= deadline.at()) break;
+    if (waits || monotonic_ns() >= deadline.at()) break;
   }
   throw SystemError(ETIMEDOUT, "wait for a client");
 }

@@ -14,7 +14,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <latch>
 #include <span>
 #include <thread>
 
@@ -23,35 +22,10 @@
 #include "call/transfer.hpp"
 #include "harness/ancillary_message.hpp"
 #include "harness/lingering.hpp"
-#include "process/background.hpp"
+#include "harness/nothing_is_closed.hpp"
 
 namespace farcall::call::test {
 namespace {
-
-// Keeps the threads busy that close what some users have sent.
-class NothingIsClosedOf {
- public:
-  explicit NothingIsClosedOf(std::span<const uid_t> users) {
-    const std::size_t all = users.size() * process::kThreadsPerUser;
-    for (std::size_t i = 0; i < all; ++i)
-      process::catch_up(users[i % users.size()], [this] {
-        ++at_work_;
-        release_.wait();
-        --at_work_;
-      });
-    EXPECT_TRUE(eventually([&] { return at_work_ == all; }));
-  }
-  NothingIsClosedOf(const NothingIsClosedOf&) = delete;
-  NothingIsClosedOf& operator=(const NothingIsClosedOf&) = delete;
-  ~NothingIsClosedOf() {
-    release_.count_down();
-    EXPECT_TRUE(eventually([&] { return at_work_ == 0; }));
-  }
-
- private:
-  std::latch release_{1};
-  std::atomic<std::size_t> at_work_{0};
-};
 
 struct DescriptorsOfStrangers : ::testing::Test {
   static constexpr std::size_t kTable = 1024;

@@ -6,6 +6,8 @@
 #include <array>
 
 #include "door/scoped_server.hpp"
+#include "farcall/limits.h"
+#include "harness/sandbox.hpp"
 
 namespace farcall::door::test {
 namespace {
@@ -149,6 +151,40 @@ TEST(DoorDescriptors, TooManyForOneMessageAreRefusedBothWays) {
     EXPECT_EQ(reply.number<int>(), E2BIG);
     EXPECT_TRUE(reply.descriptors.empty());
     EXPECT_EQ(error_of(door, "", many), E2BIG);
+  });
+}
+
+// A quarter of the table is what a user has where nobody says more.
+TEST(DoorDescriptors, AUserOpensAsManyAsTheProgramPermits) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
+  constexpr int kTable = 256;
+  constexpr int kMost = 100;
+  constexpr int kOpened = 75;  // who has been answered counts until its socket is closed
+  const farcall::test::Sandbox sandbox;
+  const std::string path = sandbox.file("door", 0666);
+  const ScopedServer server([&] {
+    const rlimit few{.rlim_cur = kTable, .rlim_max = kTable};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    farcall_limits limits{};
+    limits.size = sizeof limits;
+    limits.descriptors_per_user = kMost;
+    EXPECT_EQ(::door_limits_set(&limits), 0);
+    const int door = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(::fattach(door, path.c_str()), 0);
+    return door;
+  });
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    std::vector<UniqueFd> all;
+    for (int i = 0; i < kOpened; ++i) {
+      const auto opened = [&] {
+        all.emplace_back(::open(path.c_str(), O_RDONLY));
+        if (!all.back()) all.pop_back();
+        return all.size() == static_cast<std::size_t>(i) + 1;
+      };
+      ASSERT_TRUE(eventually(opened)) << i << ": " << std::strerror(errno);
+    }
   });
 }
 

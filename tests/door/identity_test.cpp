@@ -2,6 +2,7 @@
 //
 // One thing each that a hostile process may do to pass for another, or for its door.
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
 #include "door/impostor.hpp"
 
@@ -161,9 +162,9 @@ TEST_F(DoorIdentity, WhatIsNoListenerOfTheFilesIsNotAttached) {
     EXPECT_EQ(::bind(made.get(), address.get(), address.size), 0);
     return made;
   };
-  const auto attaches = [&](int listener, std::vector<int> more = {}) {
+  const auto attaches = [&](int listener, std::vector<int> more = {}, int name = -1) {
     auto [here, there] = packet_socket_pair();
-    std::vector<int> all{listener, file.get(), there.get()};
+    std::vector<int> all{listener, name < 0 ? file.get() : name, there.get()};
     all.insert(all.end(), more.begin(), more.end());
     send_descriptors(door, all, kPurposeAttach);
     there.reset();
@@ -179,6 +180,9 @@ TEST_F(DoorIdentity, WhatIsNoListenerOfTheFilesIsNotAttached) {
   EXPECT_FALSE(attaches(listener.get())) << "it does not listen";
   ASSERT_EQ(::listen(listener.get(), 5), 0);
   EXPECT_FALSE(attaches(listener.get(), {0})) << "something more";
+  const UniqueFd opened(
+      static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path.c_str(), O_RDWR | O_CLOEXEC)));
+  EXPECT_FALSE(attaches(listener.get(), {}, opened.get())) << "to close it may take its time";
   // The answer is for whoever attaches, and for nobody whose socket that one has.
   auto [here, there] = packet_socket_pair();
   in_child([&] {

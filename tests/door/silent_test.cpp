@@ -19,14 +19,14 @@ struct DoorSilent : ::testing::Test {
   }
 
   // In a namespace of this process's own.
-  int open_file() const {
+  int open_file(int flags = O_RDONLY) const {
     if (::unshare(CLONE_NEWNS) != 0 ||
         ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
       return -1;
     errno = farcall::test::serve_file(path, FUSE_GETATTR);
     if (errno != 0) return -1;
     // Not by the library, which would ask.
-    return static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC));
+    return static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path.c_str(), flags | O_CLOEXEC));
   }
   void expect_well() const {
     in_child([this] { EXPECT_EQ(call(server.door()).data, "0"); });
@@ -98,7 +98,7 @@ TEST_F(DoorSilent, NoChildOfAServerKeepsANameThatSomebodyWantsToGiveIt) {
     return make_door(count_in_child);
   });
   in_child([&] {
-    const UniqueFd file(open_file());
+    const UniqueFd file(open_file(O_PATH));
     ASSERT_GE(file.get(), 0);
     const auto [here, there] = packet_socket_pair();
     const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));

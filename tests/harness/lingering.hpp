@@ -15,16 +15,16 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "farcall/memory.hpp"
 
 namespace farcall::test {
 
-// A connection over TCP whose last close waits for `seconds`, because nobody reads at its other
-// end.
-inline UniqueFd lingering(int seconds) {
-  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
+// Two ends of a connection over TCP, of which the second takes little that nobody reads.
+inline std::pair<UniqueFd, UniqueFd> tcp_pair() {
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -34,11 +34,19 @@ inline UniqueFd lingering(int seconds) {
   EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
   EXPECT_EQ(::listen(listener.get(), 1), 0);
   ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  UniqueFd mine(::socket(AF_INET, SOCK_STREAM, 0));
-  EXPECT_EQ(::connect(mine.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  UniqueFd one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(one.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  UniqueFd other(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  return {std::move(one), std::move(other)};
+}
+
+// A connection over TCP whose last close waits for `seconds`, because nobody reads at its other
+// end.
+inline UniqueFd lingering(int seconds) {
+  auto [mine, other] = tcp_pair();
   // Kept open by this process until it ends.
   static std::vector<UniqueFd> others;
-  others.emplace_back(::accept(listener.get(), nullptr, nullptr));
+  others.push_back(std::move(other));
   ::fcntl(mine.get(), F_SETFL, O_NONBLOCK);
   static const std::vector<char> bytes(65'536);
   for (int quiet = 0; quiet < 3;)
@@ -48,7 +56,7 @@ inline UniqueFd lingering(int seconds) {
     }
   const linger wait{.l_onoff = 1, .l_linger = seconds};
   ::setsockopt(mine.get(), SOL_SOCKET, SO_LINGER, &wait, sizeof wait);
-  return mine;
+  return std::move(mine);
 }
 
 }  // namespace farcall::test
