@@ -30,12 +30,19 @@ inline void note_reclaims(Side& side) noexcept {
   side.probation = side.last_probation;
 }
 
+// Whether somebody may wait for it in an epoll set who would not be told of what a call leaves in
+// memory: sets belong to one process, and know of one descriptor each.
+inline bool registered_elsewhere(const Side& side) noexcept {
+  const pid_t by = side.registered_by.load(std::memory_order_relaxed);
+  return by != 0 && ((by != own_pid() && side.processes.load(std::memory_order_relaxed) != 1) ||
+                     local_references(side) > 1);
+}
+
 inline bool may_share_ring(const Side& side) noexcept {
   return !side.receiver.busy() && !side.receiver.gone_for_ever() &&
          // The sender must be there to make use of it.
          side.in().control->sender_processor.load(std::memory_order_relaxed) != 0 &&
-         !(side.other_holders_unknown && local_references(side) > 1) &&
-         !registered_elsewhere(side);
+         !(side.other_holders_unknown && local_references(side) > 1) && !registered_elsewhere(side);
 }
 
 inline bool may_stay_unwatched(Side& side, int fd, bool waits) noexcept {

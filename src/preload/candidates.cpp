@@ -72,7 +72,7 @@ void note_candidate(int fd, Kind kind, bool connector, Counters* counters, const
   side->next_try.store(begins_after(connector ? kConnectorBegins : kAcceptorBegins),
                        std::memory_order_relaxed);
   adopt(fd, *side);
-  if (is_registered(fd)) note_registered(*side);
+  note_if_registered(*side, fd);
   // Copied meanwhile by another thread, which did not find the side.
   if (connector && !is_opened_alone(fd)) end_candidacy(fd, *side, Reason::shared);
 }

@@ -426,20 +426,6 @@ unsigned local_references(const Side& side) noexcept {
   return references[index_of(side)].load(std::memory_order_relaxed);
 }
 
-void note_registered(Side& side) noexcept {
-  pid_t before = side.registered_by.load(std::memory_order_relaxed);
-  while (before != own_pid() && before != Side::kSeveral &&
-         !side.registered_by.compare_exchange_weak(before, before == 0 ? own_pid() : Side::kSeveral,
-                                                   std::memory_order_relaxed)) {
-  }
-}
-
-bool registered_elsewhere(const Side& side) noexcept {
-  const pid_t by = side.registered_by.load(std::memory_order_relaxed);
-  return by != 0 && ((by != own_pid() && side.processes.load(std::memory_order_relaxed) != 1) ||
-                     local_references(side) > 1);
-}
-
 int highest_descriptor() noexcept { return highest.load(std::memory_order_relaxed); }
 
 bool count_accelerated() noexcept {

@@ -196,12 +196,6 @@ Side* side_at(std::uint32_t index) noexcept;
 // How many descriptors of this process refer to it.
 unsigned local_references(const Side& side) noexcept;
 
-// A descriptor of this process that refers to it is in an epoll set.
-void note_registered(Side& side) noexcept;
-// Whether somebody may wait for it in an epoll set who would not be told of what a call leaves in
-// memory: sets belong to one process, and know of one descriptor each.
-bool registered_elsewhere(const Side& side) noexcept;
-
 int highest_descriptor() noexcept;
 
 // One more, or one less, accelerated connection; false if there are as many as allowed.

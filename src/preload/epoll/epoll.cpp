@@ -124,6 +124,14 @@ bool settle(int fd) noexcept {
   return watch(fd);
 }
 
+void note_registered(Side& side) noexcept {
+  pid_t before = side.registered_by.load(std::memory_order_relaxed);
+  while (before != own_pid() && before != Side::kSeveral &&
+         !side.registered_by.compare_exchange_weak(before, before == 0 ? own_pid() : Side::kSeveral,
+                                                   std::memory_order_relaxed)) {
+  }
+}
+
 void unregistered(Set& set, int fd) noexcept {
   {
     const Guard guard(set.lock);
@@ -239,6 +247,10 @@ bool epoll_told_since(int fd, std::uint64_t looked_at) noexcept {
   bool several = false;
   const Set* const set = set_with(fd, several);
   return several || (set != nullptr && set->told_at.load(std::memory_order_relaxed) >= looked_at);
+}
+
+void note_if_registered(Side& side, int fd) noexcept {
+  if (is_in_set(fd)) note_registered(side);
 }
 
 bool is_registered(int fd) noexcept { return is_in_set(fd) || is_set(fd); }

@@ -23,6 +23,8 @@
 
 namespace farcall::preload {
 
+struct Side;
+
 // May the receiving direction of this socket leave the kernel, as far as epoll sets are concerned
 // that its descriptor is in? If so it is hot from now on. Holds the receiver's lock.
 bool epoll_allows_wake_up(int fd) noexcept;
@@ -40,6 +42,8 @@ void epoll_controlled(int set, int operation, int fd, const epoll_event* event) 
 
 // Whether `fd` is in an epoll set, or is one.
 bool is_registered(int fd) noexcept;
+// `side` is what `fd` refers to from now on: has it know if that is in an epoll set.
+void note_if_registered(Side& side, int fd) noexcept;
 // `fd` is about to be closed. If the socket has other descriptors its registrations stay, under a
 // number of which nothing is known any more: only the kernel tells of it from here on.
 void leave_what_stays_registered(int fd) noexcept;
