@@ -73,8 +73,9 @@ void stplr_pool_put(struct stplr_pool *pool)
 
 void stplr_pool_lost(struct stplr_pool *pool)
 {
+	/* All of them: this comes once. */
 	if (atomic_dec_and_test(&pool->doors))
-		wake_up_interruptible_poll(&pool->listeners, EPOLLRDHUP);
+		wake_up_interruptible_all(&pool->listeners);
 	stplr_pool_put(pool);
 }
 

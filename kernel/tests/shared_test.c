@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What those who share a channel, or who were given connections to it, do to each other: nothing. */
 #define _GNU_SOURCE
+#include <pthread.h>
+#include <sys/epoll.h>
+
 #include "new.h"
 
 enum { EACH = 256, ALL = 16384 };
@@ -71,10 +74,41 @@ static void what_is_given_counts_with_what_is_ones_own(void)
 	close(channel);
 }
 
+static int the_channel;
+
+static void *poll_alone(void *unused)
+{
+	struct epoll_event event = { .events = EPOLLIN | EPOLLEXCLUSIVE };
+	int set = epoll_create1(EPOLL_CLOEXEC);
+	struct stplr_receive received;
+
+	OK(epoll_ctl(set, EPOLL_CTL_ADD, the_channel, &event));
+	CHECK(epoll_wait(set, &event, 1, -1) == 1);
+	IS(-ESRCH, stplr_receive(the_channel, NULL, 0, 0, &received));
+	close(set);
+	return unused;
+}
+
+/* Also those of whom one at a time is woken for what is to be received. */
+static void all_who_poll_learn_that_a_channel_is_shut_down(void)
+{
+	pthread_t threads[4];
+
+	the_channel = new_channel(0);
+	for (int i = 0; i < 4; i++)
+		OK(pthread_create(&threads[i], NULL, poll_alone, NULL));
+	nap(500);
+	OK(stplr_shutdown(the_channel));
+	for (int i = 0; i < 4; i++)
+		OK(pthread_join(threads[i], NULL));
+}
+
 static const struct test tests[] = {
 	{ "pulses count for whoever posts them", pulses_count_for_whoever_posts_them },
 	{ "what is given counts with what is one's own",
 	  what_is_given_counts_with_what_is_ones_own },
+	{ "all who poll learn that a channel is shut down",
+	  all_who_poll_learn_that_a_channel_is_shut_down },
 };
 
 int main(void)
