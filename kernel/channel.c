@@ -43,11 +43,16 @@ struct server {
 	struct task_struct *task;
 };
 
+/* Called with port->lock held. */
 static void tell_pollers(struct stplr_port *port)
 {
 	struct stplr_channel *channel = container_of(port, struct stplr_channel, port);
 
-	wake_up_interruptible_poll(&channel->receivers, EPOLLIN | EPOLLRDNORM);
+	/* The end is for all, also for those of whom else one at a time is woken (EPOLLEXCLUSIVE). */
+	if (unlikely(port->closed))
+		wake_up_interruptible_all(&channel->receivers);
+	else
+		wake_up_interruptible_poll(&channel->receivers, EPOLLIN | EPOLLRDNORM);
 }
 
 /* The sender stays for as long as the server likes, if it is told. */

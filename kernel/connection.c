@@ -57,12 +57,64 @@ bool stplr_connection_label_is_free(u64 label)
 	return label >> STPLR_LABEL_BITS != STPLR_LABELS >> STPLR_LABEL_BITS;
 }
 
+/* With a reference; NULL: there is no memory. */
+static struct stplr_budget *budget_of(struct stplr_channel *channel, struct stplr_user *user)
+{
+	struct stplr_budget *fresh = stplr_budget_new(PULSES_OF_USER_MAX), *budget;
+
+	if (!fresh)
+		return NULL;
+	spin_lock(&channel->lock);
+	budget = stplr_budget_share_locked(&channel->budgets, &channel->lock, user, fresh);
+	spin_unlock(&channel->lock);
+	if (budget != fresh)
+		stplr_budget_put(fresh);
+	return budget;
+}
+
+/* The same for the caller, who need not be who has made the connection: that may have given it away. */
+static struct stplr_budget *budget_of_caller(struct stplr_connection *connection)
+{
+	struct stplr_budget *budget;
+	struct stplr_user *user;
+
+	if (likely(stplr_user_is_caller(connection->user))) {
+		refcount_inc(&connection->budgets[1]->refs);
+		return connection->budgets[1];
+	}
+	user = stplr_user_get();
+	if (!user)
+		return NULL;
+	budget = budget_of(connection->channel, user);
+	stplr_user_put(user);
+	return budget;
+}
+
 struct stplr_pulse_item *stplr_connection_pulse(struct stplr_connection *connection, s32 code,
 						s64 value)
 {
-	struct stplr_budget *budgets[STPLR_BUDGETS] = { NULL, connection->budgets[1] };
+	struct stplr_budget *budgets[STPLR_BUDGETS] = { NULL, budget_of_caller(connection) };
+	struct stplr_pulse_item *pulse;
 
-	return stplr_pulse_new(connection->user, budgets, code, value);
+	if (!budgets[1])
+		return ERR_PTR(-ENOMEM);
+	pulse = stplr_pulse_new(budgets[1]->user, budgets, code, value);
+	stplr_budget_put(budgets[1]);
+	return pulse;
+}
+
+static long post(struct stplr_connection *connection, const struct stplr_pulse __user *user,
+		 size_t size)
+{
+	struct stplr_budget *budgets[STPLR_BUDGETS] = { connection->budgets[0],
+							budget_of_caller(connection) };
+	long err;
+
+	if (!budgets[1])
+		return -ENOMEM;
+	err = stplr_pulse_post(&connection->channel->port, budgets[1]->user, budgets, user, size);
+	stplr_budget_put(budgets[1]);
+	return err;
 }
 
 static void free_death(struct death *death)
@@ -281,8 +333,7 @@ static long connection_ioctl(struct file *file, unsigned int command, unsigned l
 	case STPLR_SIZELESS(STPLR_SEND):
 		return stplr_connection_send(connection, user, size, file);
 	case STPLR_SIZELESS(STPLR_PULSE):
-		return stplr_pulse_post(&connection->channel->port, connection->user,
-					connection->budgets, user, size);
+		return post(connection, user, size);
 	case STPLR_SIZELESS(STPLR_DEATH):
 		return ask_for_death(connection, user, size);
 	case STPLR_SIZELESS(STPLR_REGISTER):
@@ -309,7 +360,6 @@ static const struct file_operations connection_operations = {
 static struct stplr_connection *connection_new(struct stplr_channel *channel, u64 label)
 {
 	struct stplr_connection *connection = kzalloc(sizeof(*connection), GFP_KERNEL_ACCOUNT);
-	struct stplr_budget *fresh;
 	struct stplr_pulse_item *goodbye = NULL;
 	int err;
 
@@ -320,7 +370,7 @@ static struct stplr_connection *connection_new(struct stplr_channel *channel, u6
 		goto free;
 	err = -ENOMEM;
 	connection->budgets[0] = stplr_budget_new(PULSES_MAX);
-	connection->budgets[1] = stplr_budget_new(PULSES_OF_USER_MAX);
+	connection->budgets[1] = budget_of(channel, connection->user);
 	if (!connection->budgets[0] || !connection->budgets[1])
 		goto put_budgets;
 	connection->regions = stplr_regions_new();
@@ -329,13 +379,6 @@ static struct stplr_connection *connection_new(struct stplr_channel *channel, u6
 	connection->label = label;
 	connection->channel = channel;
 	INIT_LIST_HEAD(&connection->deaths);
-	spin_lock(&channel->lock);
-	fresh = connection->budgets[1];
-	connection->budgets[1] = stplr_budget_share_locked(&channel->budgets, &channel->lock,
-							   connection->user, fresh);
-	spin_unlock(&channel->lock);
-	if (connection->budgets[1] != fresh)
-		stplr_budget_put(fresh);
 	if (channel->flags & STPLR_CHANNEL_DISCONNECT) {
 		goodbye = stplr_connection_pulse(connection, STPLR_PULSE_DISCONNECT, label);
 		if (IS_ERR(goodbye)) {

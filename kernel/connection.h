@@ -12,7 +12,7 @@ struct stplr_regions;
 struct stplr_connection {
 	struct stplr_channel *channel; /* reference */
 	struct stplr_user *user; /* reference */
-	struct stplr_budget *budgets[STPLR_BUDGETS]; /* references: its own, its user's */
+	struct stplr_budget *budgets[STPLR_BUDGETS]; /* references: its own, its maker's */
 	struct stplr_regions *regions; /* reference */
 	u64 label;
 	struct stplr_message *spare; /* owned */
@@ -61,7 +61,7 @@ long stplr_connection_send(struct stplr_connection *connection, struct stplr_sen
 
 /**
  * stplr_connection_pulse() - a pulse to be queued when something happens, and counted as if it were
- * @connection: for whose channel
+ * @connection: for whose channel; counts for the caller's user
  * @code: of the pulse
  * @value: of the pulse
  *

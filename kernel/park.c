@@ -231,6 +231,13 @@ void stplr_unpark_slow(void)
 	struct parked *parked;
 	void *what = NULL;
 
+	/*
+	 * Nobody but the thread itself adds an entry of its own, so as long as there is one it finds the bucket
+	 * filled, whoever else comes and goes there: what others have parked is no reason to take the lock.
+	 */
+	if (likely(hlist_empty(&by_thread[hash_min((unsigned long)current,
+						   HASH_BITS(by_thread))])))
+		return;
 	spin_lock(&parked_lock);
 	parked = find_locked(current);
 	/* What it had parked before exec is left to thread_died(). */

@@ -22,8 +22,9 @@ struct stplr_budget {
 };
 
 /*
- * What a pulse counts for: its connection, and all that its user has to the same channel. One that is kept
- * ready by the kernel, to be queued later, counts for the latter from then on.
+ * What a pulse counts for: its connection, and all that its user, who posts it, has in the same channel, by
+ * whichever connections. One that is kept ready by the kernel, to be queued later, counts for the latter from
+ * then on.
  */
 #define STPLR_BUDGETS 2
 

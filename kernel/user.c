@@ -138,16 +138,25 @@ int stplr_user_charge_for(struct stplr_user *user, size_t bytes)
 	return charge(user, bytes, is_root);
 }
 
+struct stplr_user *stplr_user_get(void)
+{
+	return find_or_make(payer());
+}
+
+bool stplr_user_is_caller(const struct stplr_user *user)
+{
+	return uid_eq(user->uid, payer());
+}
+
 int stplr_user_get_charged(struct stplr_user **user, struct stplr_user *guess, size_t bytes)
 {
-	kuid_t uid = payer();
 	int err;
 
-	if (guess && uid_eq(guess->uid, uid)) {
+	if (guess && stplr_user_is_caller(guess)) {
 		refcount_inc(&guess->refs);
 		*user = guess;
 	} else {
-		*user = find_or_make(uid);
+		*user = stplr_user_get();
 		if (!*user)
 			return -ENOMEM;
 	}

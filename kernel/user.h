@@ -7,7 +7,7 @@
  * resource limits (CAP_SYS_RESOURCE) are counted, not refused. What runs in a user namespace counts
  * for whoever made the outermost one, unless that was root, for such users can have many numbers.
  * Uncharged are the few bytes of an entry in a list whose length something that is charged bounds, as of
- * who is to be told of the end of a connection's channel.
+ * who is to be told of the end of a connection's channel, or of users who have pulses in its queue.
  */
 #ifndef STPLR_USER_H
 #define STPLR_USER_H
@@ -39,6 +39,21 @@ struct stplr_user {
  * Return: 0, -ENOMEM, -EDQUOT.
  */
 int stplr_user_get_charged(struct stplr_user **user, struct stplr_user *guess, size_t bytes);
+
+/**
+ * stplr_user_get() - get the account of the calling thread
+ *
+ * Return: the account with a reference, or NULL: there is no memory.
+ */
+struct stplr_user *stplr_user_get(void);
+
+/**
+ * stplr_user_is_caller() - look whose an account is
+ * @user: the account
+ *
+ * Return: whether the calling thread is charged there.
+ */
+bool stplr_user_is_caller(const struct stplr_user *user);
 
 /**
  * stplr_user_put() - drop a reference

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "doors/attach.h"
 
+#include <linux/dcache.h>
 #include <linux/err.h>
 #include <linux/fcntl.h>
 #include <linux/file.h>
@@ -121,6 +122,24 @@ static bool is_of_kernel(const struct file *path)
 	return inode->i_sb->s_iflags & SB_I_NOEXEC || (inode->i_sb->s_flags & SB_NOUSER && inode->i_nlink);
 }
 
+/*
+ * Whether it is in a folder that nothing is deleted from, as files are of the control file system of FUSE, which go
+ * with what they are about, too. What has been deleted goes with its last descriptor; what is the root of its
+ * file system goes with that.
+ */
+static bool is_for_good(const struct file *path)
+{
+	struct dentry *entry = path->f_path.dentry, *folder;
+	bool keeps;
+
+	if (!file_inode(path)->i_nlink || IS_ROOT(entry))
+		return false;
+	folder = dget_parent(entry);
+	keeps = !d_inode(folder)->i_op->unlink;
+	dput(folder);
+	return keeps;
+}
+
 static long attach(struct file *door, struct file *path)
 {
 	struct attachment *attachment;
@@ -135,6 +154,8 @@ static long attach(struct file *door, struct file *path)
 		return -EPERM;
 	if (!(path->f_mode & FMODE_WRITE))
 		return -EACCES;
+	if (is_for_good(path))
+		return -EINVAL;
 	attachment = attachment_new(door);
 	if (IS_ERR(attachment))
 		return PTR_ERR(attachment);

@@ -125,14 +125,35 @@ static void count_later(struct stplr_door *door, unsigned int attempts)
 			   msecs_to_jiffies(COUNT_DELAY_MS << attempts));
 }
 
-/* Unless somebody counts already, who will see that the number of closes is another. */
+static void count_anew(struct stplr_door *door)
+{
+	door->closes_seen = atomic_read(&door->closes);
+	count_later(door, 0);
+}
+
+/*
+ * Whoever counts already may have become slow. Who takes the work away from it has its file with that. Where it is
+ * counting at this moment it sees that the number of closes is another.
+ */
 static void count_soon(struct stplr_door *door, struct file *file)
 {
-	if (test_and_set_bit(STPLR_UNREF_COUNTING, &door->unref_state))
-		return;
-	door->closes_seen = atomic_read(&door->closes);
-	door->counted = get_file(file);
-	count_later(door, 0);
+	if (!test_and_set_bit(STPLR_UNREF_COUNTING, &door->unref_state)) {
+		door->counted = get_file(file);
+		count_anew(door);
+	} else if (cancel_delayed_work(&door->count_work)) {
+		count_anew(door);
+	}
+}
+
+/* By whoever counts, whose file and door may be gone as soon as somebody else takes the work away. */
+static void count_slower(struct stplr_door *door, int closes)
+{
+	refcount_inc(&door->refs);
+	count_later(door, min(door->attempts + 1, COUNT_SLOWEST));
+	/* Whoever has closed one just before that found no work to take away. */
+	if (atomic_read(&door->closes) != closes && cancel_delayed_work(&door->count_work))
+		count_anew(door);
+	stplr_door_put(door);
 }
 
 /* Counts who has the file, whoever counts left out. */
@@ -149,7 +170,7 @@ static void count_references(struct work_struct *work)
 		return;
 	}
 	if (file_count(file) > 2) {
-		count_later(door, min(door->attempts + 1, COUNT_SLOWEST));
+		count_slower(door, closes);
 		return;
 	}
 	refcount_inc(&door->refs);

@@ -73,8 +73,9 @@ void stplr_pool_put(struct stplr_pool *pool)
 
 void stplr_pool_lost(struct stplr_pool *pool)
 {
+	/* All of them: this comes once. */
 	if (atomic_dec_and_test(&pool->doors))
-		wake_up_interruptible_poll(&pool->listeners, EPOLLRDHUP);
+		wake_up_interruptible_all(&pool->listeners);
 	stplr_pool_put(pool);
 }
 
@@ -172,12 +173,17 @@ struct stplr_server *stplr_pool_server(struct stplr_pool *pool)
 	return server;
 }
 
+static void add_deferred_locked(struct stplr_server *deferred)
+{
+	hash_add(deferred->pool->deferred, &deferred->node, (unsigned long)deferred->call);
+}
+
 void stplr_pool_deferred_again(struct stplr_server *deferred)
 {
 	struct stplr_pool *pool = deferred->pool;
 
 	spin_lock(&pool->lock);
-	hash_add(pool->deferred, &deferred->node, (unsigned long)deferred->call);
+	add_deferred_locked(deferred);
 	spin_unlock(&pool->lock);
 }
 
@@ -200,6 +206,7 @@ static struct stplr_server *find_deferred_locked(struct stplr_pool *pool, u64 ca
 int stplr_pool_defer(struct stplr_pool *pool, u64 call, struct stplr_server *server)
 {
 	struct stplr_server *deferred;
+	bool passed;
 
 	/* A call that is still being taken has no replier. */
 	if (!server)
@@ -208,13 +215,18 @@ int stplr_pool_defer(struct stplr_pool *pool, u64 call, struct stplr_server *ser
 	if (IS_ERR(deferred))
 		return PTR_ERR(deferred);
 	deferred->call = call;
-	if (!stplr_port_pass(&pool->port, call, server, deferred)) {
+	spin_lock(&pool->lock);
+	passed = stplr_port_pass(&pool->port, call, server, deferred);
+	/*
+	 * From now on it may be answered. At this moment its client may leave, and whoever is told of that and
+	 * answers finds who stands for it.
+	 */
+	if (passed)
+		add_deferred_locked(deferred);
+	spin_unlock(&pool->lock);
+	if (!passed)
 		free_server(deferred);
-		return -ESRCH;
-	}
-	/* From now on it may be answered. Its id is not told to anybody before this returns. */
-	stplr_pool_deferred_again(deferred);
-	return 0;
+	return passed ? 0 : -ESRCH;
 }
 
 struct stplr_call *stplr_pool_claim(struct stplr_pool *pool, u64 id, struct stplr_server *server,

@@ -11,7 +11,7 @@
  * program; then its doors are revoked. A process that has inherited the descriptor can do nothing with
  * it but close it. Each server's thread is watched: a call that it has ends with it.
  *
- * Locking: pool->lock protects the servers, port.lock the notices. Neither nests in the other.
+ * Locking: pool->lock protects the servers, port.lock the notices. The latter nests in the former.
  */
 #ifndef STPLR_DOORS_POOL_H
 #define STPLR_DOORS_POOL_H

@@ -175,6 +175,7 @@ static void files_of_the_kernels_own_lead_to_no_door(void)
 
 	IS(-EINVAL, with_path(door, STPLR_DOOR_ATTACH, "/proc/self/oom_score_adj", O_RDWR));
 	IS(-EINVAL, with_path(door, STPLR_DOOR_ATTACH, "/sys/module/stplr/parameters/user_bytes", O_RDWR));
+	IS(-EINVAL, with_path(door, STPLR_DOOR_ATTACH, "/sys/kernel/tracing/tracing_on", O_RDWR));
 	/* Not there on all kernels. Its inode counts as linked for ever. */
 	int secret = syscall(SYS_memfd_secret, 0);
 

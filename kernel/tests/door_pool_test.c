@@ -232,6 +232,48 @@ static void who_leaves_a_deferred_call_is_told_of_without_a_thread(void)
 	CHECK(poll(&polled, 1, 0) == 0);
 }
 
+/* Answers at once whatever it is told of. */
+static void *answer_who_has_left(void *pool)
+{
+	struct serving serving = { .pool = (int)(intptr_t)pool };
+	struct pollfd polled = { .fd = serving.pool, .events = POLLIN };
+	struct stplr_door_notice notice;
+
+	for (;;) {
+		CHECK(poll(&polled, 1, -1) == 1);
+		while (!ioctl(serving.pool, STPLR_POOL_NOTICE, &notice))
+			IS(0, answer_only(&serving, notice.id, NULL, 0));
+	}
+	return NULL;
+}
+
+/* At whichever moment: the answer finds what stands for the call, which goes with that. */
+static void who_leaves_while_it_is_deferred_leaves_nothing(void)
+{
+	int pool = new_pool(), door = new_door_of(pool, 0, STPLR_DOOR_NO_CANCEL);
+	struct serving serving = { .pool = pool };
+	long before = 0;
+
+	start_serving(answer_who_has_left, pool);
+	for (int round = 0; round < 200; round++) {
+		pid_t client = CALLER(pool, knock(door));
+		long err;
+
+		serving.arguments.id = 0;
+		IS(0, serve(&serving));
+		OK(kill(client, SIGKILL));
+		for (volatile int delay = 0; delay < round * 100; delay++)
+			;
+		err = defer(&serving);
+		CHECK(!err || err == -ESRCH);
+		CHECK(waitpid(client, NULL, 0) == client);
+		if (!round)
+			before = settled_bytes_of(0);
+	}
+	while (settled_bytes_of(0) > before)
+		nap(20);
+}
+
 static void only_ones_own_call_can_be_deferred(void)
 {
 	int pool = new_pool(), door = new_door(pool);
@@ -407,6 +449,8 @@ static const struct test tests[] = {
 	{ "a deferred call outlives its thread", a_deferred_call_outlives_its_thread },
 	{ "who leaves a deferred call is told of without a thread",
 	  who_leaves_a_deferred_call_is_told_of_without_a_thread },
+	{ "who leaves while it is deferred leaves nothing",
+	  who_leaves_while_it_is_deferred_leaves_nothing },
 	{ "only one's own call can be deferred", only_ones_own_call_can_be_deferred },
 	{ "deferred calls end with their pool", deferred_calls_end_with_their_pool },
 	{ "many threads may answer a deferred call", many_threads_may_answer_a_deferred_call },

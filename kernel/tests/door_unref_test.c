@@ -115,6 +115,32 @@ static void references_of_many_processes_count(void)
 		join(children[i]);
 }
 
+/*
+ * Also when the module has been counting for long, and looks seldom. A machine may be busy at one time, but not
+ * at each.
+ */
+static void the_last_but_one_is_seen_to_go_at_once(void)
+{
+	int pool = new_pool(), door = new_door_of(pool, 5, STPLR_DOOR_UNREF_MULTI);
+	struct serving serving = { .pool = pool };
+	double start;
+
+	for (int i = 0; i < 4; i++) {
+		int second_one = dup(door), third = dup(door);
+
+		close(third);
+		/* It has looked 2.6 seconds after that, or a little later, and would once more 1.3 seconds later. */
+		nap(3000);
+		start = now();
+		close(second_one);
+		await_unref(&serving, door);
+		if (now() - start < 0.4)
+			return;
+		printf("# after %.3f s\n", now() - start);
+	}
+	CHECK(!"it is told of at once");
+}
+
 static void a_door_without_descriptors_is_gone(void)
 {
 	int pool = new_pool();
@@ -160,6 +186,7 @@ static const struct test tests[] = {
 	{ "a door tells so each time if it is to", a_door_tells_so_each_time_if_it_is_to },
 	{ "references that nobody closes count", references_that_nobody_closes_count },
 	{ "references of many processes count", references_of_many_processes_count },
+	{ "the last but one is seen to go at once", the_last_but_one_is_seen_to_go_at_once },
 	{ "a revoked door tells nothing", a_revoked_door_tells_nothing },
 	{ "a door without descriptors is gone", a_door_without_descriptors_is_gone },
 };

@@ -11,11 +11,14 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/sysmacros.h>
 
 #include "door.h"
 #include "fuse.h"
 #include "new.h"
 #include "seen.h"
+
+#define CONTROLS "/tmp/fusectl"
 
 static pid_t start_files(int failures)
 {
@@ -418,8 +421,32 @@ static void a_servers_files_hold_up_none_of_its_client(void)
 		nap(10);
 }
 
+/* Those of a mount go with it and are not deleted: what is attached to them would stay, and the module with it. */
+static void files_that_govern_a_mount_lead_to_no_door(void)
+{
+	int door = new_door(new_pool()), err;
+	pid_t files = start_files(0);
+	struct stplr_door_path arguments;
+	struct stat status;
+	char path[80];
+
+	OK(stat(FOLDER_OF_FILES, &status));
+	CHECK(!mkdir(CONTROLS, 0700) || errno == EEXIST);
+	OK(mount("none", CONTROLS, "fusectl", 0, NULL));
+	snprintf(path, sizeof(path), CONTROLS "/%u/max_background", minor(status.st_dev));
+	arguments = (struct stplr_door_path){ .fd = open(path, O_RDWR | O_CLOEXEC) };
+	CHECK(arguments.fd >= 0);
+	err = ioctl(door, STPLR_DOOR_ATTACH, &arguments) ? errno : 0;
+	close(arguments.fd);
+	kill(files, SIGKILL);
+	waitpid(files, NULL, 0);
+	IS(EINVAL, err);
+}
+
 static void put_back(void)
 {
+	/* With the mount goes what is attached there after all. */
+	umount2(CONTROLS, MNT_DETACH);
 	umount2(FOLDER_OF_FILES, MNT_DETACH);
 	rmdir(FOLDER_OF_FILES);
 }
@@ -437,6 +464,8 @@ int main(void)
 		  a_server_without_room_goes_on },
 		{ "nor are other users' files by those of many", so_many_users_hold_up_no_other },
 		{ "nor are a client's by those of its server", a_servers_files_hold_up_none_of_its_client },
+		{ "files that govern a mount lead to no door",
+		  files_that_govern_a_mount_lead_to_no_door },
 	};
 
 	return run_tests_and(put_back, tests, sizeof(tests) / sizeof(*tests));

@@ -19,7 +19,7 @@ programs=(node_test old_test old_leave_test old_memory_test interface_test
   channel_test pulse_test leave_test channel_pass_test memory_test
   door_test door_end_test door_pass_test door_result_test door_long_test door_unref_test door_path_test door_pool_test door_cost_test
   copy_test write_test exit_test exec_test namespace_test
-  given_test busy_test quota_test freeze_test fuse_test inherit_test raise_test region_test observe_test stall_test memcg_test
+  given_test busy_test quota_test shared_test freeze_test fuse_test inherit_test raise_test region_test observe_test stall_test memcg_test
   resume_test handler_test stress_test door_stress_test fuzz_test doorfs_fuzz_test load_test unload_test)
 
 for tool in qemu-system-x86_64 busybox cpio gcc make; do
