@@ -46,7 +46,7 @@ class PeerProcess : public testing::TestWithParam<WaitMode> {
   WaitState peers_{};
   Waiter waiter_{
       lifeline_.first.get(), GetParam(),
-      Drain{.take = [](void*, int) noexcept {}, .context = &watched_, .watch_process = watch}};
+      Drain{.take = [](void*, int) noexcept { return 0U; }, .context = &watched_, .watch_process = watch}};
 };
 INSTANTIATE_TEST_SUITE_P(EveryMode, PeerProcess,
                          testing::Values(WaitMode::spin, WaitMode::adaptive, WaitMode::block),

@@ -80,7 +80,7 @@ bool would_wait(int64_t result);
 struct poll_functions {
   int (*descriptor)(const void* handle);
   int (*begin)(void* handle);
-  void (*end)(void* handle);
+  int (*end)(void* handle); /* 1: the descriptor is about to become readable for nothing; else 0 */
 };
 /* Sleeps until a descriptor is readable, a signal has been handled, or the time is over. 0,
  * kRaised. */
@@ -163,7 +163,8 @@ PyObject* receive_into(struct receiver* receiver, PyObject* target, int64_t time
 /* Whether there is something to receive, or an end, within the time. */
 PyObject* wait_to_receive(struct receiver* receiver, int64_t timeout);
 PyObject* begin_poll(struct receiver* receiver);
-PyObject* end_poll(struct receiver* receiver);
+void end_poll(struct receiver* receiver);
+PyObject* end_poll_and_tell(struct receiver* receiver);
 
 /* ---- sender.c ---- */
 
@@ -253,7 +254,8 @@ PyObject* method_closed(PyObject* self, void* unused);
       {"poll_begin", method_poll_begin, METH_NOARGS,                                               \
        "Before fileno() is polled: whether to wait at all. If so, call poll_end() before "         \
        "anything is received."},                                                                   \
-      {"poll_end", method_poll_end, METH_NOARGS, "After fileno() has been polled."},               \
+      {"poll_end", method_poll_end, METH_NOARGS,                                                   \
+       "After fileno() has been polled: whether it is about to become readable for nothing."},     \
       {"fileno", method_fileno, METH_NOARGS,                                                       \
        "The descriptor that becomes readable, after poll_begin(), when there may be something to " \
        "receive."},                                                                                \
