@@ -93,6 +93,9 @@ int64_t take_lock(PyThread_type_lock lock, struct deadline deadline);
 /* In between, handlers that Python has installed end waits of the library, too. */
 void note_signals(void);
 void stop_noting(void);
+/* Handlers tell that one, too: an async-signal-safe function of a library that stays. */
+typedef void (*note_function)(void);
+void note_there_as_well(note_function note);
 /* In a forked child. */
 void forget_noting(void);
 
@@ -285,6 +288,7 @@ bool add_broadcast(PyObject* module);
 bool add_queue(PyObject* module);
 bool add_call(PyObject* module);
 
-extern PyMethodDef pipe_functions[], broadcast_functions[], queue_functions[], call_functions[];
+extern PyMethodDef pipe_functions[], broadcast_functions[], queue_functions[], call_functions[],
+    waiting_functions[];
 
 #endif
