@@ -171,6 +171,7 @@ void stop_noting(void) {
 static PyObject* begin_noting(PyObject* module, PyObject* address) {
   (void)module;
   void* const note = PyLong_AsVoidPtr(address);
+  if (!note && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "no function is there");
   if (!note) return NULL;
   note_there_as_well((note_function)note);
   note_signals();
