@@ -71,11 +71,12 @@ int poll_begin(Pipe* end, Half half) noexcept {
 }
 
 template <class Half>
-void poll_end(Pipe* end, Half half) noexcept {
-  if (end == nullptr || !end->is_used_here()) return;
+int poll_end(Pipe* end, Half half) noexcept {
+  if (end == nullptr || !end->is_used_here()) return 0;
   const int before = errno;
-  with_kind(*end, [&](auto& pipe) { half(pipe).finish_poll(); });
+  const bool due = with_kind(*end, [&](auto& pipe) { return half(pipe).finish_poll(); });
   errno = before;
+  return due ? 1 : 0;
 }
 
 }  // namespace
@@ -224,7 +225,7 @@ int farcall_pipe_poll_descriptor(const farcall_pipe* end) {
   return end == nullptr ? -EINVAL : pipe_of(end)->receive_descriptor();
 }
 int farcall_pipe_poll_begin(farcall_pipe* end) { return poll_begin(pipe_of(end), kReceiverOf); }
-void farcall_pipe_poll_end(farcall_pipe* end) { poll_end(pipe_of(end), kReceiverOf); }
+int farcall_pipe_poll_end(farcall_pipe* end) { return poll_end(pipe_of(end), kReceiverOf); }
 
 int farcall_pipe_send_poll_descriptor(const farcall_pipe* end) {
   return end == nullptr ? -EINVAL : pipe_of(end)->send_descriptor();

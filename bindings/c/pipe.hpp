@@ -65,7 +65,7 @@ class Sender {
     if (!std::exchange(finished_, true)) ring_.finish();
   }
   Outcome prepare_poll() { return finished_ ? Outcome::ok : ring_.prepare_poll(); }
-  void finish_poll() noexcept { ring_.finish_poll(); }
+  bool finish_poll() noexcept { return ring_.finish_poll(); }
   void observe(observe::Half* half) noexcept { ring_.observe(half); }
 
  private:
@@ -93,7 +93,7 @@ class MessageReceiver {
                   SignalCount since);
   void finish() noexcept { ring_.finish(); }
   Outcome prepare_poll() { return failed_ || lost_ ? Outcome::ok : ring_.prepare_poll(); }
-  void finish_poll() noexcept { ring_.finish_poll(); }
+  bool finish_poll() noexcept { return ring_.finish_poll(); }
   void observe(observe::Half* half) noexcept { ring_.observe(half); }
 
  private:

@@ -136,11 +136,14 @@ int64_t farcall_pipe_read(farcall_pipe* end, void* bytes, size_t room, int64_t t
 /*
  * To wait with poll(2) and the like for something to receive or to read. farcall_pipe_poll_begin()
  * returns 0 if there is something to do at once, else 1: then the descriptor becomes readable when
- * there may be. Call farcall_pipe_poll_end() before the next operation.
+ * there may be. Call farcall_pipe_poll_end() before the next operation. It returns 1 if the other
+ * end is about to make the descriptor readable still, for what may have been received by then, else
+ * 0: for who would take the next poll's word for it that there is something. Such a one polls the
+ * descriptor first, not for ever, and then ends that too.
  */
 int farcall_pipe_poll_descriptor(const farcall_pipe* end);
 int farcall_pipe_poll_begin(farcall_pipe* end);
-void farcall_pipe_poll_end(farcall_pipe* end);
+int farcall_pipe_poll_end(farcall_pipe* end);
 /* The same for room to send: for a message of a quarter of the capacity, or for a byte. */
 int farcall_pipe_send_poll_descriptor(const farcall_pipe* end);
 int farcall_pipe_send_poll_begin(farcall_pipe* end);

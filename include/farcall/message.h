@@ -143,8 +143,13 @@ int farcall_watch_death(int connection, int channel, int64_t value);
 
 /* Bounds the next call of the calling thread that sends, receives or opens a name, and no other,
  * whether that call waits or not; its time over, it fails with ETIMEDOUT. 0: it does not wait at
- * all; negative: takes back what was said before. */
+ * all; negative: takes back what was said before. A signal that is caught after this ends that call
+ * as one that is caught while it waits. */
 int farcall_timeout(int64_t nanoseconds);
+/* For handlers of signals in a program that loads the library by dlopen(3), before anything else: a
+ * call of this thread that waits ends with EINTR, also where it does not sleep yet. Where the
+ * library is there from the beginning it knows of all handlers by itself. Async-signal-safe. */
+void farcall_caught_signal(void);
 
 /* The priority of the calling thread's messages: 20 minus its nice value; 40 plus a real-time
  * priority. */

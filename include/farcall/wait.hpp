@@ -107,6 +107,7 @@ std::int64_t monotonic_ns() noexcept;
 // costs its teller a wake-up.
 struct alignas(kFalseSharing) WaitState {
   enum : std::uint32_t { kAwake = 0, kOnFutex = 1, kOnDescriptor = 2, kOnBell = 3 };
+  static constexpr unsigned kHowBits = 8;  // those of the above; the rest numbers polls
   enum : std::uint32_t { kOpen = 0, kFinished = 1 };
 
   std::atomic<std::uint32_t> parked;     // is also the futex
@@ -210,7 +211,8 @@ struct Drain {
   static constexpr int kUnknown = -1;
   static constexpr int kEnded = -2;
 
-  void (*take)(void* context, int lifeline) noexcept;
+  // How many came, where that is known.
+  unsigned (*take)(void* context, int lifeline) noexcept;
   void* context;
   // The peer's end may be held by others as well, which outlive it: children that were made by a
   // system call of its own. So where a wait lasts this is asked for a descriptor that is readable
@@ -218,7 +220,7 @@ struct Drain {
   int (*watch_process)(void* context, bool on) noexcept = nullptr;
 };
 // For lifelines in which there is nothing but doorbells.
-void drop_doorbells(void* context, int lifeline) noexcept;
+unsigned drop_doorbells(void* context, int lifeline) noexcept;
 
 // Waits and wakes for one side. Private to that side; not thread safe, like the side itself.
 class Waiter {
@@ -298,8 +300,9 @@ class Waiter {
   // The same for who has passed a full fence since, on behalf of several peers.
   void wake_after_fence(WaitState& mine, WaitState& peer) noexcept {
     late_ = false;
-    if (peer.parked.load(std::memory_order_relaxed) != WaitState::kAwake) [[unlikely]]
-      wake_parked(mine, peer);
+    const std::uint32_t parked = peer.parked.load(std::memory_order_relaxed);
+    if (parked != WaitState::kAwake) [[unlikely]]
+      wake_parked(mine, peer, parked);
     // A side that never waits must tell now and then where it runs.
     if (--wakes_until_note_ == 0) [[unlikely]]
       note_processor(mine);
@@ -315,7 +318,7 @@ class Waiter {
     if (parked != WaitState::kAwake) [[unlikely]] {
       late_ = parked == WaitState::kOnFutex && lifeline_ >= 0 &&
               peer.processor.load(std::memory_order_relaxed) == processor_;
-      if (!late_) wake_parked(mine, peer);
+      if (!late_) wake_parked(mine, peer, parked);
     }
   }
   void wake_late(WaitState& mine, WaitState& peer) noexcept {
@@ -347,12 +350,15 @@ class Waiter {
   // the next operation. prepare_poll() returns ok when there is nothing to wait for.
   template <class Ready>
   Outcome prepare_poll(WaitState& mine, const WaitState& peer, Ready ready) {
-    park(mine, WaitState::kOnDescriptor);
+    on_descriptor_ = true;
+    park(mine, WaitState::kOnDescriptor | ++polls_ << WaitState::kHowBits);
     if (!ready() && !gone(peer)) return Outcome::would_block;
     finish_poll(mine);
     return Outcome::ok;
   }
-  void finish_poll(WaitState& mine) noexcept;
+  // Whether a doorbell is under way still: a peer that takes the word rings once, but may be kept
+  // between the two. Until it has come, the descriptor becomes readable for nothing.
+  bool finish_poll(WaitState& mine) noexcept;
   [[nodiscard]] int poll_descriptor() const noexcept { return lifeline_; }
 
   // Whether pthread_cancel() may end a sleep on the descriptor; whatever the state of the calling
@@ -435,9 +441,11 @@ class Waiter {
   static Outcome sleep_on_futex(WaitState& mine, Deadline deadline, SignalCount since);
   Outcome sleep_on_descriptor(Deadline deadline, SignalCount since);
   static void park(WaitState& mine, std::uint32_t how) noexcept;
-  void wake_parked(WaitState& mine, WaitState& peer) noexcept;
-  void wake_and_measure(WaitState& mine, WaitState& peer) noexcept;
-  void wake_sleeper(WaitState& mine, WaitState& peer) noexcept;
+  void leave_descriptor(WaitState& mine) noexcept;
+  void take_doorbells() noexcept;
+  void wake_parked(WaitState& mine, WaitState& peer, std::uint32_t parked) noexcept;
+  void wake_and_measure(WaitState& mine, WaitState& peer, std::uint32_t parked) noexcept;
+  void wake_sleeper(WaitState& mine, WaitState& peer, std::uint32_t parked) noexcept;
   void ring_doorbell() noexcept;
   void note_processor(WaitState& mine) noexcept;
   bool shares_processor(const WaitState& peer) const noexcept;
@@ -476,6 +484,9 @@ class Waiter {
   std::uint32_t next_spin_pause_ = kShortestSpinPause;
   std::uint64_t waking_ = 0;
   std::uint32_t doorbells_ = 0;
+  bool on_descriptor_ = false;  // parked there, for all that this side knows
+  std::uint32_t polls_ = 0;
+  std::uint32_t due_ = 0;  // doorbells that the peer has yet to send, or had when they were counted
   observe::Half* observed_ = nullptr;
 };
 

@@ -39,7 +39,11 @@ SessionBase::SessionBase(PrivateMapping memory, SessionSockets sockets, WaitMode
     : memory_(std::move(memory)),
       sockets_(std::move(sockets)),
       waiter_(sockets_.mine.get(), mode,
-              {.take = [](void* self, int) noexcept { static_cast<SessionBase*>(self)->drain(); },
+              {.take =
+                   [](void* self, int) noexcept {
+                     static_cast<SessionBase*>(self)->drain();
+                     return 0U;
+                   },
                .context = this,
                .watch_process =
                    [](void* self, bool on) noexcept {

@@ -17,6 +17,7 @@
 #include "channel/socket.hpp"
 #include "channel/udp_window.hpp"
 #include "farcall/error.hpp"
+#include "farcall/wait.hpp"
 
 namespace farcall::channel {
 namespace {
@@ -35,9 +36,10 @@ constexpr int kPatienceForCredit = 50;  // ms
 
 class UdpReader final : public CountedReader {
  public:
-  UdpReader(std::size_t window, UniqueFd fd, Lifeline lifeline)
+  UdpReader(std::size_t window, UniqueFd fd, Lifeline lifeline, UniqueFd others)
       : CountedReader(kLongest, fd.get(), std::move(lifeline)),
         fd_(std::move(fd)),
+        others_(std::move(others)),
         grants_(window) {
     set_timeout(fd_.get(), SO_RCVTIMEO, kBriefly);
   }
@@ -117,6 +119,7 @@ class UdpReader final : public CountedReader {
   }
 
   UniqueFd fd_;
+  UniqueFd others_;
   UdpGrants grants_;
   Sequence next_ = 0;
   std::uint64_t delivered_ = 0;  // next_ without wrapping around
@@ -126,9 +129,10 @@ class UdpReader final : public CountedReader {
 
 class UdpWriter final : public CountedWriter {
  public:
-  UdpWriter(std::size_t window, UniqueFd fd, Lifeline lifeline)
+  UdpWriter(std::size_t window, UniqueFd fd, Lifeline lifeline, UniqueFd others)
       : CountedWriter(kLongest, kLongest, std::move(lifeline)),
         fd_(std::move(fd)),
+        others_(std::move(others)),
         window_(window) {
     set_timeout(this->lifeline().fd(), SO_RCVTIMEO, kPatienceForCredit);
   }
@@ -137,6 +141,7 @@ class UdpWriter final : public CountedWriter {
  protected:
   void post(std::span<const std::byte> bytes) override {
     const std::size_t cost = udp_cost(bytes.size());
+    look_for_reader();
     if (!window_.admits(cost)) wait_for_credit(cost);
     Sequence sequence = static_cast<Sequence>(sent());
     std::array<iovec, 2> pieces{
@@ -150,12 +155,27 @@ class UdpWriter final : public CountedWriter {
     window_.spend(cost);
   }
   void post_mark() noexcept override { ::send(fd_.get(), nullptr, 0, MSG_NOSIGNAL); }
-  void close_mechanism() noexcept override { fd_.reset(); }
+  void close_mechanism() noexcept override {
+    fd_.reset();
+    others_.reset();
+  }
   std::string limit_advice() const override {
     return "; it is what UDP can carry, and write() splits what is longer";
   }
 
  private:
+  // The kernel refuses no datagram for a reader that has gone: its socket is here, too.
+  void look_for_reader() {
+    if (looked_ != 0 && ticks() - looked_ < kTicksPerLook) return;
+    looked_ = ticks();
+    while (const auto note = lifeline().try_receive())
+      if (note->kind == Note::granted) window_.grant(note->value);
+    if (lifeline().closed()) throw_reader_gone();
+  }
+  [[noreturn]] static void throw_reader_gone() {
+    throw SystemError(EPIPE, "send: the reader has gone");
+  }
+
   void wait_for_credit(std::size_t cost) {
     while (!window_.admits(cost)) {
       auto note = lifeline().receive();
@@ -165,13 +185,17 @@ class UdpWriter final : public CountedWriter {
         sleep_on(-1, 0, lifeline());
         note = lifeline().try_receive();
       }
-      if (lifeline().closed()) throw SystemError(EPIPE, "send: the reader has gone");
+      if (lifeline().closed()) throw_reader_gone();
       if (note && note->kind == Note::granted) window_.grant(note->value);
     }
   }
 
+  static constexpr std::uint64_t kTicksPerLook = 2'000'000;  // 0.4 to 2 ms
+
   UniqueFd fd_;
+  UniqueFd others_;
   UdpWindow window_;
+  std::uint64_t looked_ = 0;
 };
 
 // Throws away what strangers sent before the socket was connected.
@@ -203,8 +227,12 @@ Handles Udp::create(const Options& options) {
   drain(reader.get());
   auto [reader_life, writer_life] = Lifeline::make();
   const std::uint64_t window = buffer_size(reader.get(), SO_RCVBUF) / 2;
-  Handles handles{.reader = handle_of(std::move(reader), std::move(reader_life)),
-                  .writer = handle_of(std::move(writer), std::move(writer_life))};
+  // Each end holds the other's socket, too: a port would else be anybody's once its end has gone.
+  UniqueFd of_reader = reader.duplicate();
+  UniqueFd of_writer = writer.duplicate();
+  Handles handles{
+      .reader = handle_of(std::move(reader), std::move(reader_life), std::move(of_writer)),
+      .writer = handle_of(std::move(writer), std::move(writer_life), std::move(of_reader))};
   put_value(handles.reader, window);
   put_value(handles.writer, window);
   return handles;
@@ -212,14 +240,16 @@ Handles Udp::create(const Options& options) {
 
 std::unique_ptr<Reader> Udp::open_reader(Handle handle, const Options&) {
   const auto window = get_value<std::uint64_t>(handle);
-  auto fds = take_descriptors(handle, 2);
-  return std::make_unique<UdpReader>(window, std::move(fds[0]), Lifeline(std::move(fds[1])));
+  auto fds = take_descriptors(handle, 3);
+  return std::make_unique<UdpReader>(window, std::move(fds[0]), Lifeline(std::move(fds[1])),
+                                     std::move(fds[2]));
 }
 
 std::unique_ptr<Writer> Udp::open_writer(Handle handle, const Options&) {
   const auto window = get_value<std::uint64_t>(handle);
-  auto fds = take_descriptors(handle, 2);
-  return std::make_unique<UdpWriter>(window, std::move(fds[0]), Lifeline(std::move(fds[1])));
+  auto fds = take_descriptors(handle, 3);
+  return std::make_unique<UdpWriter>(window, std::move(fds[0]), Lifeline(std::move(fds[1])),
+                                     std::move(fds[2]));
 }
 
 }  // namespace farcall::channel

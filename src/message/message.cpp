@@ -130,9 +130,9 @@ int farcall_channel_descriptor(int channel) {
 }
 
 int farcall_name_open(const char* name) {
-  const SignalCount since = SignalCount::now();
+  const SignalCount now = SignalCount::now();
   return guarded([&] {
-    const Deadline deadline = Thread::here().take_deadline();
+    const auto [deadline, since] = Thread::here().take_bound(now);
     if (name == nullptr) throw SystemError(EINVAL, "open a name");
     int error = ENOENT;
     for (Engine* engine : engines()) {
@@ -190,10 +190,10 @@ int farcall_connection_descriptor(int connection) {
 }
 
 int farcall_send(int connection, const void* message, size_t length, void* reply, size_t room) {
-  const SignalCount since = SignalCount::now();
+  const SignalCount now = SignalCount::now();
   return waiting([&] {
     Thread& thread = Thread::here();
-    const Deadline deadline = thread.take_deadline();
+    const auto [deadline, since] = thread.take_bound(now);
     const iovec out = one(message, length);
     const iovec in = one(reply, room);
     Sending sending{
@@ -204,10 +204,10 @@ int farcall_send(int connection, const void* message, size_t length, void* reply
 
 int farcall_sendv(int connection, const struct iovec* message, int count, const struct iovec* reply,
                   int reply_count) {
-  const SignalCount since = SignalCount::now();
+  const SignalCount now = SignalCount::now();
   return waiting([&] {
     Thread& thread = Thread::here();
-    const Deadline deadline = thread.take_deadline();
+    const auto [deadline, since] = thread.take_bound(now);
     Sending sending{.message = checked(message, count),
                     .room = checked(reply, reply_count),
                     .descriptors = {},
@@ -217,10 +217,10 @@ int farcall_sendv(int connection, const struct iovec* message, int count, const 
 }
 
 int farcall_send_message(int connection, struct farcall_message* message) {
-  const SignalCount since = SignalCount::now();
+  const SignalCount now = SignalCount::now();
   return waiting([&] {
     Thread& thread = Thread::here();
-    const Deadline deadline = thread.take_deadline();
+    const auto [deadline, since] = thread.take_bound(now);
     if (message == nullptr || (message->flags & ~FARCALL_KEEP_WAITING) != 0 ||
         message->descriptor_count > FARCALL_DESCRIPTORS ||
         (message->descriptors == nullptr && message->descriptor_count != 0))
@@ -237,10 +237,10 @@ int farcall_send_message(int connection, struct farcall_message* message) {
 }
 
 int farcall_send_one_way(int connection, const void* message, size_t length) {
-  const SignalCount since = SignalCount::now();
+  const SignalCount now = SignalCount::now();
   return waiting([&] {
     Thread& thread = Thread::here();
-    const Deadline deadline = thread.take_deadline();
+    const auto [deadline, since] = thread.take_bound(now);
     const iovec out = one(message, length);
     Sending sending{.message = Buffers(&out, 1),
                     .room = {},
@@ -252,10 +252,10 @@ int farcall_send_one_way(int connection, const void* message, size_t length) {
 }
 
 int64_t farcall_receive(int channel, void* buffer, size_t length, struct farcall_info* info) {
-  const SignalCount since = SignalCount::now();
+  const SignalCount now = SignalCount::now();
   return waiting<std::int64_t>([&] {
     Thread& thread = Thread::here();
-    const Deadline deadline = thread.take_deadline();
+    const auto [deadline, since] = thread.take_bound(now);
     const iovec into = one(buffer, length);
     return thread.channel(channel)->receive(Buffers(&into, 1), deadline, info, since);
   });
@@ -263,10 +263,10 @@ int64_t farcall_receive(int channel, void* buffer, size_t length, struct farcall
 
 int64_t farcall_receivev(int channel, const struct iovec* buffers, int count,
                          struct farcall_info* info) {
-  const SignalCount since = SignalCount::now();
+  const SignalCount now = SignalCount::now();
   return waiting<std::int64_t>([&] {
     Thread& thread = Thread::here();
-    const Deadline deadline = thread.take_deadline();
+    const auto [deadline, since] = thread.take_bound(now);
     return thread.channel(channel)->receive(checked(buffers, count), deadline, info, since);
   });
 }
@@ -307,10 +307,10 @@ int farcall_error(int64_t id, int error) {
 
 int64_t farcall_reply_receive(int64_t id, int status, const void* reply, size_t length, int channel,
                               void* buffer, size_t size, struct farcall_info* info) {
-  const SignalCount since = SignalCount::now();
+  const SignalCount now = SignalCount::now();
   return waiting<std::int64_t>([&] {
     Thread& thread = Thread::here();
-    const Deadline deadline = thread.take_deadline();
+    const auto [deadline, since] = thread.take_bound(now);
     const iovec data = one(reply, length);
     const iovec into = one(buffer, size);
     if (status < 0) throw SystemError(EINVAL, "a status below 0");
@@ -357,6 +357,8 @@ int farcall_watch_death(int connection, int channel, int64_t value) {
     return 0;
   });
 }
+
+void farcall_caught_signal() { note_signal(); }
 
 int farcall_timeout(int64_t nanoseconds) {
   return quick([&] {

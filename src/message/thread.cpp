@@ -81,11 +81,13 @@ void Thread::forget_recent() noexcept {
   forget(connection_);
 }
 
-Deadline Thread::take_deadline() noexcept {
+Thread::Bound Thread::take_bound(SignalCount now) noexcept {
   if (!timed_) [[likely]]
-    return Deadline::never();
+    return {.deadline = Deadline::never(), .since = now};
   timed_ = false;
-  return timeout_ == 0 ? Deadline::now() : Deadline::after(std::chrono::nanoseconds(timeout_));
+  return {.deadline =
+              timeout_ == 0 ? Deadline::now() : Deadline::after(std::chrono::nanoseconds(timeout_)),
+          .since = timed_since_};
 }
 
 Receiver* Thread::find(const SharedChannel& channel) noexcept {

@@ -41,9 +41,14 @@ class Thread {
   void set_timeout(std::int64_t nanoseconds) noexcept {
     timed_ = nanoseconds >= 0;
     timeout_ = nanoseconds;
+    timed_since_ = SignalCount::now();
   }
-  // For one call.
-  Deadline take_deadline() noexcept;
+  // Until when one call waits, and since when signals count for it: `now`, or since it was bounded.
+  struct Bound {
+    Deadline deadline;
+    SignalCount since;
+  };
+  Bound take_bound(SignalCount now) noexcept;
 
   // Its own part of a channel, if it has one already.
   Receiver* find(const SharedChannel& channel) noexcept;
@@ -61,6 +66,7 @@ class Thread {
   Recent<Connection> connection_;
   bool timed_ = false;
   std::int64_t timeout_ = 0;
+  SignalCount timed_since_ = SignalCount::now();
   std::vector<Share> shares_;
 };
 

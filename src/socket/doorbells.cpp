@@ -45,11 +45,12 @@ bool close_what_came(msghdr& message) noexcept {
 
 }  // namespace
 
-void take_doorbells(void*, int lifeline) noexcept {
+unsigned take_doorbells(void*, int lifeline) noexcept {
   // More than a socket holds of single bytes. A peer that sends as fast as this reads is not read
   // to the end: what is left makes the next sleep end at once, and that looks at the clock.
   constexpr int kMostReads = 16;
   char rings[64];
+  unsigned came = 0;
   iovec piece{.iov_base = rings, .iov_len = sizeof rings};
   // Without room for them the kernel would let go here of descriptors that come along.
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int)) + kOther> control;
@@ -61,14 +62,16 @@ void take_doorbells(void*, int lifeline) noexcept {
     message.msg_controllen = control.size();
     // Not recvmsg(2), which the C library makes a point of cancellation.
     const long got = ::syscall(SYS_recvmsg, lifeline, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (got <= 0) return;
+    if (got <= 0) break;
+    came += static_cast<unsigned>(got);
     // A message with descriptors ends what is read at once, so more may lie behind it.
     if (close_what_came(message)) {
-      if (process::goes_on_flooding(kUnknown)) return;
+      if (process::goes_on_flooding(kUnknown)) break;
     } else if (got != sizeof rings) {
-      return;
+      break;
     }
   }
+  return came;
 }
 
 void take_out_of_band_as_well(int socket) noexcept {
@@ -80,7 +83,7 @@ void DoorbellSocket::hang_up() noexcept {
   if (!socket_.is_here()) return;
   // Nothing comes in any more.
   ::shutdown(socket_.get(), SHUT_RDWR);
-  take_doorbells(nullptr, socket_.get());
+  (void)take_doorbells(nullptr, socket_.get());
   int left = 0;
   if (::ioctl(socket_.get(), FIONREAD, &left) == 0 && left == 0)
     socket_.reset();

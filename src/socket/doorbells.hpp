@@ -13,7 +13,7 @@
 
 namespace farcall {
 
-void take_doorbells(void* context, int lifeline) noexcept;
+unsigned take_doorbells(void* context, int lifeline) noexcept;
 // Before anything is read from a socket that may come from anybody: what is sent out of band comes
 // as the rest does. Else the kernel throws it away in the thread that reads, and closes there what
 // came with it.

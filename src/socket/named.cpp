@@ -31,6 +31,10 @@ AbstractAddress address_of_channel(std::string_view name) {
   return AbstractAddress(full);
 }
 
+[[noreturn]] void throw_served_by_another(std::string_view name) {
+  throw SystemError(EPERM, "\"" + std::string(name) + "\" is served by another user");
+}
+
 UniqueFd stream_socket() {
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) throw_errno("socket");
@@ -153,6 +157,25 @@ void connect_until(int socket, const AbstractAddress& address, Deadline deadline
 
 namespace {
 
+// Where too many are there before us. Anybody may take a name and let nobody in: only for this
+// user's own is it worth to wait; in turns, for it may end, and others come, meanwhile. A kernel
+// that does not tell whose it is, is believed that it is.
+void connect_in_turns(int socket, const AbstractAddress& address, std::string_view name,
+                      Deadline deadline, std::optional<SignalCount> since) {
+  constexpr auto kTurn = std::chrono::milliseconds(200);
+  for (Deadline turn = Deadline::now();; turn = std::min(deadline, Deadline::after(kTurn))) {
+    try {
+      return connect_until(socket, address, turn, since);
+    } catch (const SystemError& error) {
+      if (error.code().value() != ETIMEDOUT) throw;
+    }
+    const auto listener = owner_of_listener(address.name(), SOCK_STREAM);
+    if (listener && !process::is_own(*listener)) throw_served_by_another(name);
+    if (monotonic_ns() >= deadline.at())
+      throw SystemError(ETIMEDOUT, "connect: there are too many others");
+  }
+}
+
 // `make_socket`: returns one to connect, a UniqueFd or a PrivateFd.
 template <class MakeSocket>
 auto connect_with(MakeSocket make_socket, std::string_view name, Deadline deadline,
@@ -161,11 +184,11 @@ auto connect_with(MakeSocket make_socket, std::string_view name, Deadline deadli
   for (;;) {
     auto fd = make_socket();
     try {
-      connect_until(fd.get(), address, deadline, since);
+      connect_in_turns(fd.get(), address, name, deadline, since);
       const uid_t who = peer_credentials(fd.get()).uid;
       if (!process::is_own(who)) {
         process::close_later(who, std::move(fd));  // with what it may have sent
-        throw SystemError(EPERM, "\"" + std::string(name) + "\" is served by another user");
+        throw_served_by_another(name);
       }
       return fd;
     } catch (const SystemError& error) {

@@ -406,6 +406,8 @@ Outcome Waiter::sleep(WaitState& mine, const WaitState& peer, std::int64_t start
   Outcome outcome = Outcome::ok;
   ProcessWatch process(*this);
   for (bool deep = deaf_;;) {
+    if (deep) leave_descriptor(mine);
+    on_descriptor_ = deep;
     park(mine, deep ? WaitState::kOnDescriptor : WaitState::kOnFutex);
     if (ready()) {
       outcome = Outcome::ok;
@@ -439,7 +441,7 @@ Outcome Waiter::sleep(WaitState& mine, const WaitState& peer, std::int64_t start
       if (std::exchange(rang_bell_, false)) ring_doorbell();
     }
   }
-  mine.parked.store(WaitState::kAwake, std::memory_order_relaxed);
+  leave_descriptor(mine);
   return outcome;
 }
 
@@ -472,7 +474,7 @@ Outcome Waiter::sleep_on_descriptor(Deadline deadline, SignalCount since) {
   }
   if (count == -EINTR) return Outcome::interrupted;
   if (count == 0) return Outcome::timed_out;
-  drain_.take(drain_.context, lifeline_);
+  take_doorbells();
   if (count < 0) return Outcome::would_block;
   // A peer that rings without end, and has nothing, does not put off the deadline.
   const bool late = !deadline.is_never() && left.tv_sec == 0 && left.tv_nsec == 0;

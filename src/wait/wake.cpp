@@ -50,29 +50,50 @@ void Waiter::finish(WaitState& mine, WaitState& peer) noexcept {
     futex_wake(peer.parked);
 }
 
-void Waiter::finish_poll(WaitState& mine) noexcept {
-  unpark(mine);
-  drain_.take(drain_.context, lifeline_);
+// Whoever has taken the word rings once for it.
+void Waiter::leave_descriptor(WaitState& mine) noexcept {
+  if (!std::exchange(on_descriptor_, false)) return unpark(mine);
+  if (mine.parked.exchange(WaitState::kAwake, std::memory_order_relaxed) == WaitState::kAwake)
+    ++due_;
 }
 
-void drop_doorbells(void*, int lifeline) noexcept {
+void Waiter::take_doorbells() noexcept {
+  due_ -= std::min<std::uint32_t>(due_, drain_.take(drain_.context, lifeline_));
+}
+
+bool Waiter::finish_poll(WaitState& mine) noexcept {
+  leave_descriptor(mine);
+  take_doorbells();
+  return due_ != 0;
+}
+
+unsigned drop_doorbells(void*, int lifeline) noexcept {
   // More than a socket holds of single bytes. A peer that sends as fast as this reads is not read
   // to the end: what is left makes the next sleep end at once, and that looks at the clock.
   constexpr int kMostReads = 16;
   char rings[64];
+  unsigned came = 0;
   // Not recv(2), which the C library makes a point of cancellation.
-  for (int i = 0; i < kMostReads; ++i)
-    if (::syscall(SYS_recvfrom, lifeline, rings, sizeof rings, MSG_DONTWAIT, nullptr, nullptr) !=
-        sizeof rings)
-      return;
+  for (int i = 0; i < kMostReads; ++i) {
+    const long got =
+        ::syscall(SYS_recvfrom, lifeline, rings, sizeof rings, MSG_DONTWAIT, nullptr, nullptr);
+    if (got > 0) came += static_cast<unsigned>(got);
+    if (got != sizeof rings) break;
+  }
+  return came;
 }
 
-[[gnu::hot]] void Waiter::wake_sleeper(WaitState& mine, WaitState& peer) noexcept {
+[[gnu::hot]] void Waiter::wake_sleeper(WaitState& mine, WaitState& peer,
+                                       std::uint32_t parked) noexcept {
   note_processor(mine);
+  // Exchanged, so that one sleep is woken once; and only the one that was seen after the fence: who
+  // has begun another meanwhile has looked since, and is not to be woken for nothing.
+  if (!peer.parked.compare_exchange_strong(parked, WaitState::kAwake, std::memory_order_relaxed))
+    return;
   after_sleep_ = AfterSleep::peers;
   observe::note_wake(observed_);
-  // Exchanged, so that one sleep is woken once. Unknown values come from a hostile peer.
-  const std::uint32_t how = peer.parked.exchange(WaitState::kAwake, std::memory_order_relaxed);
+  // Unknown values come from a hostile peer.
+  const std::uint32_t how = parked & ((1U << WaitState::kHowBits) - 1);
   rang_bell_ = how == WaitState::kOnBell;
   switch (how) {
     case WaitState::kOnFutex: futex_wake(peer.parked); break;
@@ -111,11 +132,12 @@ void drop_doorbells(void*, int lifeline) noexcept {
   errno = saved;
 }
 
-[[gnu::hot]] void Waiter::wake_parked(WaitState& mine, WaitState& peer) noexcept {
+[[gnu::hot]] void Waiter::wake_parked(WaitState& mine, WaitState& peer,
+                                      std::uint32_t parked) noexcept {
   if (wakes_to_measure_ != 0) [[unlikely]]
-    return wake_and_measure(mine, peer);
+    return wake_and_measure(mine, peer, parked);
   const std::uint64_t before = ticks();
-  wake_sleeper(mine, peer);
+  wake_sleeper(mine, peer, parked);
   const std::uint64_t took = ticks() - before;
   waking_ += took;
   if (took > kLongWake && measures_) [[unlikely]]
@@ -123,11 +145,11 @@ void drop_doorbells(void*, int lifeline) noexcept {
 }
 
 // The kernel walks over all who wait at the socket, in the name of who rings it: these may be many.
-void Waiter::wake_and_measure(WaitState& mine, WaitState& peer) noexcept {
+void Waiter::wake_and_measure(WaitState& mine, WaitState& peer, std::uint32_t parked) noexcept {
   const std::int64_t work_before = own_processor_ns();
   const std::int64_t start = monotonic_ns();
   const std::uint64_t before = ticks();
-  wake_sleeper(mine, peer);
+  wake_sleeper(mine, peer, parked);
   const std::uint64_t took = ticks() - before;
   const std::int64_t passed = std::max<std::int64_t>(monotonic_ns() - start, 1);
   const std::int64_t work = std::min(own_processor_ns() - work_before, passed);

@@ -49,6 +49,36 @@ struct HandMade {
   std::unique_ptr<Reader> reader;
 };
 
+int bind_to(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const UniqueFd stranger(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return ::bind(stranger.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 ? 0
+                                                                                            : errno;
+}
+
+// What the other would send goes to whoever has the port, and what he sends is believed.
+TEST(Udp, NobodyCanTakeThePortOfAnEndThatHasGone) {
+  for (const bool writer_goes : {false, true}) {
+    Handles handles = Udp::create({});
+    Handle& gone = writer_goes ? handles.writer : handles.reader;
+    const std::uint16_t port = ntohs(local_address(gone.message.descriptors[0].get()).sin_port);
+    gone = Handle();
+    std::unique_ptr<Reader> reader;
+    std::unique_ptr<Writer> writer;
+    if (writer_goes)
+      reader = Udp::open_reader(std::move(handles.reader), {});
+    else
+      writer = Udp::open_writer(std::move(handles.writer), {});
+    EXPECT_EQ(bind_to(port), EADDRINUSE);
+    if (writer) {
+      EXPECT_EQ(error_of([&] { writer->send(bytes_of("secret")); }), EPIPE);
+    }
+  }
+}
+
 TEST(Udp, PutsDatagramsThatOvertookOthersInOrder) {
   HandMade channel;
   channel.send(2, "c");

@@ -60,6 +60,20 @@ TEST(MessageTime, ACallThatDoesNotWaitUsesItUpAsWell) {
   expect_none_left();
 }
 
+// Who has to do something between the two, as an interpreter has, is not left waiting by a signal.
+TEST(MessageTime, ASignalAfterTheBoundWasSetEndsTheCall) {
+  Channel channel;
+  farcall_timeout(ns(kPatience));
+  farcall_caught_signal();
+  EXPECT_EQ(farcall_send(channel.connection, "x", 1, nullptr, 0), -1);
+  EXPECT_EQ(errno, EINTR);
+  // Not one before, nor the next call.
+  farcall_caught_signal();
+  farcall_timeout(ns(20ms));
+  EXPECT_EQ(farcall_send(channel.connection, "x", 1, nullptr, 0), -1);
+  EXPECT_EQ(errno, ETIMEDOUT);
+}
+
 TEST(MessageTime, NotAtAllMeansAtOnce) {
   Channel channel;
   farcall_timeout(0);

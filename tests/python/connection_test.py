@@ -3,11 +3,16 @@
 
 import multiprocessing
 import multiprocessing.connection
+import os
+import select
+import subprocess
+import sys
 import threading
 
 import pytest
 
 import farcall
+import farcall.connection
 
 
 @pytest.fixture(params=[multiprocessing.Pipe, farcall.Pipe], ids=["multiprocessing", "farcall"])
@@ -172,3 +177,39 @@ def test_an_empty_message_that_poll_has_seen_is_waited_for_no_more():
         assert multiprocessing.connection.wait([b], 5) == [b]
         assert b.recv_bytes() == b""
     assert multiprocessing.connection.wait([b], 0.01) == []
+
+
+SEND = """
+import farcall, os, sys
+with farcall.open_pipe(sys.argv[1], timeout=60) as end:
+    print("open", flush=True)
+    sys.stdin.readline()
+    os.environ["LATE"] = "1"
+    end.send(b"one")
+    sys.stdin.read()
+"""
+
+
+def test_a_doorbell_that_comes_late_does_not_tell_of_what_has_been_received(monkeypatch):
+    monkeypatch.setattr(farcall.connection, "_PATIENCE", 60, raising=False)
+    name = f"farcall-python-late-{os.getpid()}"
+    with subprocess.Popen([sys.executable, "-c", SEND, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          bufsize=0, env={**os.environ, "LD_PRELOAD": os.environ["LATE_DOORBELL"]}) as sender:
+        here = farcall.connection.Connection(farcall.serve_pipe(name, timeout=60))
+        assert sender.stdout.readline() == b"open\n"
+        assert select.select([here], [], [], 0)[0] == []
+        sender.stdin.write(b"\n")
+        assert sender.stdout.read(1) == b"r"
+        assert here.recv_bytes() == b"one"
+        # It rings while the next wait begins, or once that has begun.
+        begun = threading.Event()
+        ring = threading.Thread(target=lambda: (begun.wait(0.2), sender.stdin.write(b"!")))
+        ring.start()
+        descriptor = here.fileno()
+        begun.set()
+        ring.join()
+        assert select.select([descriptor], [], [], 1)[0] == []
+        sender.stdin.close()
+        assert select.select([descriptor], [], [], 60)[0] == [descriptor]
+        with pytest.raises(EOFError):
+            here.recv_bytes()

@@ -149,7 +149,7 @@ def test_an_end_that_a_child_has_used_is_the_childs():
 def test_a_child_of_a_process_that_polls_frees_what_it_inherits():
     a, b = farcall.pipe()
     assert b.poll_begin()
-    assert forked(lambda: (b.poll_end(), b.close())) == "(None, None)"
+    assert forked(lambda: (b.poll_end(), b.close())) == "(False, None)"
     a.send(b"x")
     b.poll_end()
     assert b.recv() == b"x"

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <span>
 #include <thread>
+#include <vector>
 
 #include "farcall/error.hpp"
 #include "harness/ancillary_message.hpp"
@@ -367,8 +368,8 @@ TEST(Named, RefusesNamesThatCannotBe) {
   EXPECT_EQ(error_of([] { connect_named(std::string(200, 'x'), Deadline::now()); }), EINVAL);
 }
 
-TEST(Named, DoesNotTrustAServerOfAnotherUser) {
-  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
+// With `full` it lets nobody in.
+void expect_not_trusted(bool full) {
   const std::string name = unique_name("foreign");
   // The server runs as root with the name of user 65534; a client of that user trusts root, but a
   // client of user 65533 must not trust a server of user 65534.
@@ -380,13 +381,21 @@ TEST(Named, DoesNotTrustAServerOfAnotherUser) {
     // Squats on the name that the other user would use.
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    const std::string full = "farcall/65533/" + name;
-    std::memcpy(address.sun_path + 1, full.data(), full.size());
+    const std::string taken = "farcall/65533/" + name;
+    std::memcpy(address.sun_path + 1, taken.data(), taken.size());
     const UniqueFd squatter(::socket(AF_UNIX, SOCK_STREAM, 0));
     if (::bind(squatter.get(), reinterpret_cast<sockaddr*>(&address),
-               static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size())) != 0 ||
+               static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + taken.size())) != 0 ||
         ::listen(squatter.get(), 1) != 0)
       ::_exit(3);
+    std::vector<UniqueFd> own;
+    while (full) {
+      own.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0));
+      if (::connect(own.back().get(), reinterpret_cast<sockaddr*>(&address),
+                    static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + taken.size())) !=
+          0)
+        break;
+    }
     (void)!::send(ready_there.get(), "x", 1, 0);
     char end = 0;
     (void)!::recv(ready_there.get(), &end, 1, 0);
@@ -406,6 +415,16 @@ TEST(Named, DoesNotTrustAServerOfAnotherUser) {
   ASSERT_EQ(::send(ready_here.get(), "x", 1, 0), 1);
   ASSERT_EQ(::waitpid(server, &status, 0), server);
   EXPECT_EQ(status, 0);
+}
+
+TEST(Named, DoesNotTrustAServerOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
+  expect_not_trusted(false);
+}
+
+TEST(Named, DoesNotWaitForAServerOfAnotherUserThatLetsNobodyIn) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
+  expect_not_trusted(true);
 }
 
 }  // namespace

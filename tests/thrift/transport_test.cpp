@@ -5,6 +5,9 @@
 #include <thrift/transport/TBufferTransports.h>
 
 #include <array>
+#include <cerrno>
+#include <optional>
+#include <vector>
 
 #include "farcall/message.h"
 #include "thrift/server.hpp"
@@ -89,9 +92,58 @@ TEST(ThriftTransport, AFramedCallThatIsRefusedIsNeverMade) {
   EXPECT_EQ(client.add(500, 600), 1100);
 }
 
+// A name that passes no descriptors on, as that of a bridge.
+class Far {
+ public:
+  explicit Far(const std::string& to)
+      : name(to + "-far"),
+        channel_(::farcall_name_attach(name.c_str(), 0, 0600)),
+        server_([this, to] { relay(to.c_str()); }) {}
+  Far(const Far&) = delete;
+  Far& operator=(const Far&) = delete;
+  ~Far() {
+    ::farcall_channel_destroy(channel_);
+    server_.join();
+  }
+  const std::string name;
+
+ private:
+  void relay(const char* to) const {
+    std::vector<char> sent(4096);
+    std::vector<char> replied(4096);
+    farcall_info info{};
+    for (std::int64_t id = 0;
+         (id = ::farcall_receive(channel_, sent.data(), sent.size(), &info)) >= 0;) {
+      if (info.descriptor_count != 0) {
+        ::farcall_drop_descriptors(&info);
+        ::farcall_error(id, EOPNOTSUPP);
+        continue;
+      }
+      const int connection = ::farcall_name_open(to);
+      const iovec out{.iov_base = sent.data(), .iov_len = info.received};
+      const iovec in{.iov_base = replied.data(), .iov_len = replied.size()};
+      farcall_message message{};
+      message.send = &out;
+      message.send_count = 1;
+      message.reply = &in;
+      message.reply_count = 1;
+      const int status = ::farcall_send_message(connection, &message);
+      if (status < 0)
+        ::farcall_error(id, errno);
+      else
+        ::farcall_reply(id, status, replied.data(), message.replied);
+      ::farcall_disconnect(connection);
+    }
+  }
+
+  const int channel_;
+  std::thread server_;
+};
+
 // Serves one client, that sends words of four bytes, as many as it likes in a message.
 template <class Client>
-void with_words(std::shared_ptr<TTransport> (*over)(std::shared_ptr<TTransport>), Client client) {
+void with_words(std::shared_ptr<TTransport> (*over)(std::shared_ptr<TTransport>), Client client,
+                bool from_afar = false) {
   const std::string name = "words-" + std::to_string(::getpid());
   TFarcallServerTransport listener(name);
   listener.listen();
@@ -109,7 +161,9 @@ void with_words(std::shared_ptr<TTransport> (*over)(std::shared_ptr<TTransport>)
     }
   });
   {
-    TFarcallTransport transport(name);
+    std::optional<Far> far;
+    if (from_afar) far.emplace(name);
+    TFarcallTransport transport(far ? far->name : name);
     transport.setTimeout(kPatience);
     transport.open();
     client(transport);
@@ -156,6 +210,27 @@ TEST(ThriftTransport, CallsThatAreFlushedAtOnceAreAllAnswered) {
     EXPECT_EQ(read_words(transport, 4), "R-01");
     EXPECT_EQ(type_of([&] { (void)read_words(transport, 4); }), TTransportException::END_OF_FILE);
   });
+}
+
+TEST(ThriftTransport, CallsThatAreFlushedAtOnceAreAllAnsweredFromAfar) {
+  with_words(
+      itself,
+      [](TFarcallTransport& transport) {
+        write_words(transport, "q-01q-02");
+        transport.flush();
+        EXPECT_EQ(read_words(transport, 8), "R-01R-02");
+      },
+      true);
+  with_words(
+      reading_ahead,
+      [](TFarcallTransport& transport) {
+        write_words(transport, "q-01q-02");
+        transport.flush();
+        EXPECT_EQ(read_words(transport, 4), "R-01");
+        EXPECT_EQ(type_of([&] { (void)read_words(transport, 4); }),
+                  TTransportException::END_OF_FILE);
+      },
+      true);
 }
 
 TEST(ThriftTransport, TooManyRepliesThatNobodyReadsAreAnError) {

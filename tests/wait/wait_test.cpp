@@ -357,6 +357,7 @@ TEST_P(WaitIn, APeerThatRingsWithoutEndDoesNotPutOffTheDeadline) {
   const auto take_nothing = [](void* context, int) noexcept {
     auto& of = *static_cast<Patience*>(context);
     if (monotonic_ns() > of.until) of.over = true;
+    return 0U;
   };
   Waiter waiter(shared.lifeline.first.get(), GetParam(), {take_nothing, &patience});
   // Long enough for the sleeper to move to the descriptor.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -102,6 +103,39 @@ TEST(Wake, ByTheBellChangesWhatIsSleptOn) {
   waiter.wake(asleep.mine, asleep.peers);
   EXPECT_NE(asleep.peers.bell, before);
   EXPECT_EQ(asleep.peers.parked, WaitState::kAwake);
+}
+
+// A peer may be kept between taking the word and ringing: then the doorbell comes when what it
+// tells of has long been read.
+TEST(Wake, ByADoorbellIsKnownToBeUnderWay) {
+  const std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
+  Waiter waiter(lifeline.first.get());
+  WaitState mine{};
+  const WaitState peers{};
+  const auto never = [] { return false; };
+  EXPECT_FALSE(waiter.finish_poll(mine)) << "nobody polls";
+  ASSERT_EQ(waiter.prepare_poll(mine, peers, never), Outcome::would_block);
+  EXPECT_FALSE(waiter.finish_poll(mine)) << "nobody has taken the word";
+  ASSERT_EQ(waiter.prepare_poll(mine, peers, never), Outcome::would_block);
+  mine.parked = WaitState::kAwake;
+  EXPECT_TRUE(waiter.finish_poll(mine));
+  EXPECT_TRUE(waiter.finish_poll(mine));
+  ASSERT_EQ(::send(lifeline.second.get(), "", 1, 0), 1);
+  EXPECT_FALSE(waiter.finish_poll(mine)) << "it has come";
+}
+
+// One who has seen the first poll, and is kept before it takes the word, wakes the first only.
+TEST(Wake, OfOnePollIsNotOfTheNext) {
+  const std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
+  Waiter waiter(lifeline.first.get());
+  WaitState mine{};
+  const WaitState peers{};
+  const auto never = [] { return false; };
+  ASSERT_EQ(waiter.prepare_poll(mine, peers, never), Outcome::would_block);
+  const std::uint32_t first = mine.parked;
+  (void)waiter.finish_poll(mine);
+  ASSERT_EQ(waiter.prepare_poll(mine, peers, never), Outcome::would_block);
+  EXPECT_NE(mine.parked, first);
 }
 
 // A handler that leaves by siglongjmp(3) leaves a sleep behind that nobody ends.

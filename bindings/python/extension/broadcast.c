@@ -20,13 +20,19 @@ static int poll_descriptor(const void* handle) {
   return farcall_subscriber_poll_descriptor(handle);
 }
 static int poll_begin(void* handle) { return farcall_subscriber_poll_begin(handle); }
-static void poll_end(void* handle) { farcall_subscriber_poll_end(handle); }
+static int poll_end(void* handle) {
+  farcall_subscriber_poll_end(handle);
+  return 0;
+}
 static void free_subscriber(void* handle) { farcall_subscriber_close(handle); }
 static int send_poll_descriptor(const void* handle) {
   return farcall_publisher_poll_descriptor(handle);
 }
 static int send_poll_begin(void* handle) { return farcall_publisher_poll_begin(handle); }
-static void send_poll_end(void* handle) { farcall_publisher_poll_end(handle); }
+static int send_poll_end(void* handle) {
+  farcall_publisher_poll_end(handle);
+  return 0;
+}
 
 static const struct send_functions sending = {
     send_one, {send_poll_descriptor, send_poll_begin, send_poll_end}};

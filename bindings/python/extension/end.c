@@ -151,7 +151,7 @@ PyObject* method_poll_begin(PyObject* self, PyObject* unused) {
 }
 PyObject* method_poll_end(PyObject* self, PyObject* unused) {
   (void)unused;
-  return end_poll(&as_end(self)->receiver);
+  return end_poll_and_tell(&as_end(self)->receiver);
 }
 PyObject* method_fileno(PyObject* self, PyObject* unused) {
   (void)unused;

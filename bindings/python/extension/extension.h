@@ -80,7 +80,7 @@ bool would_wait(int64_t result);
 struct poll_functions {
   int (*descriptor)(const void* handle);
   int (*begin)(void* handle);
-  void (*end)(void* handle);
+  int (*end)(void* handle); /* 1: the descriptor is about to become readable for nothing; else 0 */
 };
 /* Sleeps until a descriptor is readable, a signal has been handled, or the time is over. 0,
  * kRaised. */
@@ -93,6 +93,9 @@ int64_t take_lock(PyThread_type_lock lock, struct deadline deadline);
 /* In between, handlers that Python has installed end waits of the library, too. */
 void note_signals(void);
 void stop_noting(void);
+/* Handlers tell that one, too: an async-signal-safe function of a library that stays. */
+typedef void (*note_function)(void);
+void note_there_as_well(note_function note);
 /* In a forked child. */
 void forget_noting(void);
 
@@ -163,7 +166,8 @@ PyObject* receive_into(struct receiver* receiver, PyObject* target, int64_t time
 /* Whether there is something to receive, or an end, within the time. */
 PyObject* wait_to_receive(struct receiver* receiver, int64_t timeout);
 PyObject* begin_poll(struct receiver* receiver);
-PyObject* end_poll(struct receiver* receiver);
+void end_poll(struct receiver* receiver);
+PyObject* end_poll_and_tell(struct receiver* receiver);
 
 /* ---- sender.c ---- */
 
@@ -253,7 +257,8 @@ PyObject* method_closed(PyObject* self, void* unused);
       {"poll_begin", method_poll_begin, METH_NOARGS,                                               \
        "Before fileno() is polled: whether to wait at all. If so, call poll_end() before "         \
        "anything is received."},                                                                   \
-      {"poll_end", method_poll_end, METH_NOARGS, "After fileno() has been polled."},               \
+      {"poll_end", method_poll_end, METH_NOARGS,                                                   \
+       "After fileno() has been polled: whether it is about to become readable for nothing."},     \
       {"fileno", method_fileno, METH_NOARGS,                                                       \
        "The descriptor that becomes readable, after poll_begin(), when there may be something to " \
        "receive."},                                                                                \
@@ -283,6 +288,7 @@ bool add_broadcast(PyObject* module);
 bool add_queue(PyObject* module);
 bool add_call(PyObject* module);
 
-extern PyMethodDef pipe_functions[], broadcast_functions[], queue_functions[], call_functions[];
+extern PyMethodDef pipe_functions[], broadcast_functions[], queue_functions[], call_functions[],
+    waiting_functions[];
 
 #endif

@@ -27,6 +27,7 @@ static int fill(PyObject* module) {
                     PyModule_AddFunctions(module, broadcast_functions) == 0 &&
                     PyModule_AddFunctions(module, queue_functions) == 0 &&
                     PyModule_AddFunctions(module, call_functions) == 0 &&
+                    PyModule_AddFunctions(module, waiting_functions) == 0 &&
                     PyModule_AddStringConstant(module, "version", farcall_version()) == 0;
   return done ? 0 : -1;
 }

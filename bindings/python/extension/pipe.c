@@ -23,14 +23,17 @@ static int send_one(void* handle, const void* bytes, size_t size, int64_t timeou
 }
 static int poll_descriptor(const void* handle) { return farcall_pipe_poll_descriptor(handle); }
 static int poll_begin(void* handle) { return farcall_pipe_poll_begin(handle); }
-static void poll_end(void* handle) { farcall_pipe_poll_end(handle); }
+static int poll_end(void* handle) { return farcall_pipe_poll_end(handle); }
 static void free_end(void* handle) { farcall_pipe_close(handle); }
 
 static int send_poll_descriptor(const void* handle) {
   return farcall_pipe_send_poll_descriptor(handle);
 }
 static int send_poll_begin(void* handle) { return farcall_pipe_send_poll_begin(handle); }
-static void send_poll_end(void* handle) { farcall_pipe_send_poll_end(handle); }
+static int send_poll_end(void* handle) {
+  farcall_pipe_send_poll_end(handle);
+  return 0;
+}
 
 static const struct receive_functions receiving = {receive,
                                                    {poll_descriptor, poll_begin, poll_end}};

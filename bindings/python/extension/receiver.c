@@ -25,7 +25,7 @@ bool make_receiver(struct receiver* receiver, struct life* life,
 }
 
 void free_receiver(struct receiver* receiver) {
-  Py_XDECREF(end_poll(receiver));
+  end_poll(receiver);
   if (receiver->lock) PyThread_free_lock(receiver->lock);
 }
 
@@ -225,10 +225,25 @@ PyObject* begin_poll(struct receiver* receiver) {
   Py_RETURN_FALSE;
 }
 
-PyObject* end_poll(struct receiver* receiver) {
-  if (atomic_exchange(&receiver->polling, false) && !is_inherited(receiver->life)) {
-    receiver->functions->poll.end(receiver->life->handle);
-    end(receiver);
+void end_poll(struct receiver* receiver) {
+  if (!atomic_exchange(&receiver->polling, false) || is_inherited(receiver->life)) return;
+  receiver->functions->poll.end(receiver->life->handle);
+  end(receiver);
+}
+
+/* Also where the wait was one of a call that is over: that has left it as well. */
+PyObject* end_poll_and_tell(struct receiver* receiver) {
+  end_poll(receiver);
+  if (is_closed(receiver->life) || is_inherited(receiver->life) ||
+      PyThread_acquire_lock_timed(receiver->lock, 0, 0) != PY_LOCK_ACQUIRED)
+    Py_RETURN_FALSE;
+  bool late = false;
+  if (enter(receiver->life)) {
+    late = receiver->functions->poll.end(receiver->life->handle) == 1;
+    leave(receiver->life);
+  } else {
+    PyErr_Clear();
   }
-  Py_RETURN_NONE;
+  PyThread_release_lock(receiver->lock);
+  return PyBool_FromLong(late);
 }

@@ -99,8 +99,15 @@ int64_t take_lock(PyThread_type_lock lock, struct deadline deadline) {
 
 static struct sigaction handlers[NSIG];
 
+/* Of another library that waits, or null. */
+static _Atomic(note_function) also_noted;
+
+void note_there_as_well(note_function note) { atomic_store(&also_noted, note); }
+
 static void note_and_handle(int signal, siginfo_t* info, void* context) {
   farcall_note_signal();
+  const note_function note = atomic_load(&also_noted);
+  if (note) note();
   const struct sigaction* const handler = &handlers[signal];
   if (handler->sa_flags & SA_SIGINFO)
     handler->sa_sigaction(signal, info, context);
@@ -158,3 +165,30 @@ void stop_noting(void) {
     }
   pthread_mutex_unlock(&noting);
 }
+
+/* ---- waits of a library that Python calls by ctypes ---- */
+
+static PyObject* begin_noting(PyObject* module, PyObject* address) {
+  (void)module;
+  void* const note = PyLong_AsVoidPtr(address);
+  if (!note && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "no function is there");
+  if (!note) return NULL;
+  note_there_as_well((note_function)note);
+  note_signals();
+  if (PyErr_CheckSignals() == 0) Py_RETURN_NONE; /* those that came before were not noted */
+  stop_noting();
+  return NULL;
+}
+
+static PyObject* end_noting(PyObject* module, PyObject* unused) {
+  (void)module;
+  (void)unused;
+  stop_noting();
+  Py_RETURN_NONE;
+}
+
+PyMethodDef waiting_functions[] = {
+    {"begin_noting", begin_noting, METH_O,
+     "begin_noting(address): handlers of signals call the function there until end_noting()."},
+    {"end_noting", end_noting, METH_NOARGS, "Once for each begin_noting()."},
+    {0}};

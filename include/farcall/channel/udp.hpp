@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // UDP over the loopback interface: two sockets on 127.0.0.1, connected to each other, so that
-// datagrams of others are refused. UDP itself promises nothing; here no message is lost or
-// overtaken:
+// datagrams of others are refused; each end holds both, so that a port is anybody's only when both
+// ends have gone. UDP itself promises nothing; here no message is lost or overtaken:
 //
 //   * The kernel drops what does not fit the receiver's buffer. The writer therefore spends from a
 //     window, half the receiver's SO_RCVBUF (twice Options::buffer_bytes, at most

@@ -24,7 +24,7 @@ class WritingEnd {
   // Whether the reader has finished, closed or died.
   [[nodiscard]] bool peer_gone() const noexcept { return waiter_.gone(ring_.control->reader); }
 
-  void finish_poll() noexcept { waiter_.finish_poll(ring_.control->writer); }
+  bool finish_poll() noexcept { return waiter_.finish_poll(ring_.control->writer); }
   [[nodiscard]] int poll_descriptor() const noexcept { return waiter_.poll_descriptor(); }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity; }
@@ -63,7 +63,7 @@ class ReadingEnd {
   // Whether the writer has finished, closed or died.
   [[nodiscard]] bool peer_gone() const noexcept { return waiter_.gone(ring_.control->writer); }
 
-  void finish_poll() noexcept { waiter_.finish_poll(ring_.control->reader); }
+  bool finish_poll() noexcept { return waiter_.finish_poll(ring_.control->reader); }
   [[nodiscard]] int poll_descriptor() const noexcept { return waiter_.poll_descriptor(); }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity; }

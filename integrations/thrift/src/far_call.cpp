@@ -54,6 +54,16 @@ class FarCall final : public MessageTransport {
 
   void flush() override {
     const auto reply = written();
+    // More calls came with this one, and their replies go along.
+    if (message_ && unread() != 0) return;
+    if (!message_ && answered_ && !reply.empty()) {
+      forget_written();
+      open_ = false;
+      throw apache::thrift::transport::TTransportException(
+          apache::thrift::transport::TTransportException::CORRUPTED_DATA,
+          getOrigin() + ": a further reply to one message");
+    }
+    answered_ = static_cast<bool>(message_);
     if (message_ && reply.size() <= message_.info().room) answer(message_, reply, kWhole);
     if (message_) answer(message_, {}, kLonger);
     forget_written();
@@ -75,6 +85,7 @@ class FarCall final : public MessageTransport {
   const Held held_;
   ReceivedMessage message_;
   std::atomic<bool> open_{true};
+  bool answered_ = false;
 };
 
 }  // namespace

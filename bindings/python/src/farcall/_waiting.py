@@ -71,7 +71,7 @@ class Waiters:
         self,
         descriptor: Callable[[], int],
         begin: Callable[[], bool],
-        end: Callable[[], None],
+        end: Callable[[], object],
     ) -> None:
         """Until there may be something to do."""
         if not begin():
@@ -115,7 +115,7 @@ async def receive(
     attempt: Callable[[], bytes | None],
     descriptor: Callable[[], int],
     begin: Callable[[], bool],
-    end: Callable[[], None],
+    end: Callable[[], object],
 ) -> bytes:
     """What attempt() gives as soon as that is not None."""
     for _ in range(waiters.patience.turns):
@@ -172,7 +172,7 @@ class AwaitedReceiving(_Waiting, Receiving):
         def _end_recv_turn(self) -> bool: ...
         def fileno(self) -> int: ...
         def poll_begin(self) -> bool: ...
-        def poll_end(self) -> None: ...
+        def poll_end(self) -> object: ...
 
     async def arecv(self, timeout: float | None = None) -> bytes:
         """As recv(), for coroutines. One at a time."""

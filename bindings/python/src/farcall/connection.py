@@ -6,6 +6,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import select
 from typing import TYPE_CHECKING, Any
 
 from . import _farcall, _pickling
@@ -14,6 +15,9 @@ from .pipes import PipeEnd, pipe
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
+
+
+_PATIENCE = 1.0  # seconds that a doorbell may be under way
 
 
 class _Readable:
@@ -36,12 +40,12 @@ class Connection(Closing):
     that they wait; loops that ask once, as asyncio's add_reader(), miss what comes later.
     """
 
-    __slots__ = ("_end", "_polling", "_readable", "readable", "writable", "__weakref__")
+    __slots__ = ("_end", "_given_up", "_polling", "_readable", "readable", "writable", "__weakref__")
     _readable: _Readable
 
     def __init__(self, end: PipeEnd, readable: bool = True, writable: bool = True) -> None:
         self._end = end
-        self._polling = False
+        self._polling = self._given_up = False
         self.readable = readable
         self.writable = writable
 
@@ -59,6 +63,19 @@ class Connection(Closing):
         if self._polling:
             self._polling = False
             self._end.poll_end()
+
+    def _take_late_doorbell(self) -> None:
+        """Of a message that has been received the other end may ring the doorbell only now. In the next
+        wait it would tell of a message that is not there, and who then receives would wait for it."""
+        self._polling = False
+        if not self._end.poll_end():
+            self._given_up = False
+        elif not self._given_up:
+            poll = select.poll()
+            poll.register(self._end.fileno(), select.POLLIN)
+            poll.poll(_PATIENCE * 1000)
+            # An end that is stopped, or makes fun of this one, is waited for once.
+            self._given_up = self._end.poll_end()
 
     def send(self, obj: object) -> None:
         self._check(self.writable, "read")
@@ -121,7 +138,7 @@ class Connection(Closing):
         self._check(True, "")
         if not self.readable:
             return self._end.fileno()
-        self._end_polling()
+        self._take_late_doorbell()
         self._polling = self._end.poll_begin()
         if self._polling:
             return self._end.fileno()

@@ -24,10 +24,12 @@ import errno
 import os
 import pathlib
 import select
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from . import _farcall
 from ._closing import Closing
 
 _LIBRARY = "libfarcall-messages.so.0.1"
@@ -36,6 +38,7 @@ _ONE_WAY = 1
 _SLICE = 0.0005  # seconds that a receiver waits in the library, which spins, before it polls
 _LONGEST_POLL = 1e6  # seconds; poll() takes no more than twice as many
 _FOR_EVER = 9e9  # seconds
+_LONGEST = 2**63 - 1  # nanoseconds: without end, but a bound
 _PATIENCE = 1.0  # seconds that a server has to answer where nobody is to wait
 
 PULSE_DISCONNECT, PULSE_UNBLOCK, PULSE_DEATH = -1, -2, -3
@@ -115,6 +118,21 @@ class _Functions:
         self.read = self._get("read", ctypes.c_ssize_t, wide, size, memory, size)
         self.pulse = self._get("pulse", number, number, number, number, wide)
         self.timeout = self._get("timeout", number, wide)
+        self._caught_signal = ctypes.cast(self._get("caught_signal", None), memory).value
+
+    def wait(self, timeout: float | None, function: Any, *arguments: Any) -> int:
+        """Calls what may wait so long. Handlers of Python do not tell the library of signals, which would
+        then wait on where it does not sleep just then. They all run on the main thread."""
+        if timeout == 0 or threading.current_thread() is not threading.main_thread():
+            self.timeout(_nanoseconds(timeout))
+            return int(function(*arguments))
+        _farcall.begin_noting(self._caught_signal)
+        try:
+            # From here on they count for the call.
+            self.timeout(_LONGEST if timeout is None else _nanoseconds(timeout))
+            return int(function(*arguments))
+        finally:
+            _farcall.end_noting()
 
     def _get(self, name: str, result: Any, *arguments: Any) -> Any:
         function = self._library["farcall_" + name]
@@ -290,8 +308,7 @@ class Connection(_Numbered):
             send=ctypes.pointer(sent), send_count=1, reply_count=1, reply=ctypes.pointer(reply)
         )
         number, functions = self._open(), _lib()
-        functions.timeout(_nanoseconds(timeout))
-        status = functions.send(number, ctypes.byref(sending))
+        status = functions.wait(timeout, functions.send, number, ctypes.byref(sending))
         if status < 0:
             _fail()
         return status, ctypes.string_at(memory, sending.replied)
@@ -300,8 +317,7 @@ class Connection(_Numbered):
         """Waits until the message has been received, and for no reply."""
         message = _bytes(data)
         number, functions = self._open(), _lib()
-        functions.timeout(_nanoseconds(timeout))
-        if functions.send_one_way(number, message, len(message)) < 0:
+        if functions.wait(timeout, functions.send_one_way, number, message, len(message)) < 0:
             _fail()
 
     def pulse(self, code: int, value: int = 0, priority: int = 0) -> None:
@@ -438,8 +454,7 @@ def connect(name: str, timeout: float | None = 0) -> Connection:
     full_name, functions = _name(name), _lib()
     while True:
         left = None if end is None else max(0.0, end - time.monotonic())
-        functions.timeout(_nanoseconds(left))
-        number = functions.name_open(full_name)
+        number = functions.wait(left, functions.name_open, full_name)
         if number >= 0:
             return Connection(number)
         # Where there is no bound the library has one of its own.

@@ -269,7 +269,7 @@ extern "C" {
     /// 0 if there is something to do at once, else 1.
     pub fn farcall_pipe_poll_begin(end: *mut farcall_pipe) -> c_int;
     /// Before the next operation.
-    pub fn farcall_pipe_poll_end(end: *mut farcall_pipe);
+    pub fn farcall_pipe_poll_end(end: *mut farcall_pipe) -> c_int;
     /// Becomes readable when there may be room to send.
     pub fn farcall_pipe_send_poll_descriptor(end: *const farcall_pipe) -> c_int;
     /// 0 if there is something to do at once, else 1.

@@ -266,7 +266,7 @@ impl Pollable for Receiver {
     fn end_poll(&mut self) {
         if std::mem::take(&mut self.polling) {
             // SAFETY: the end is alive, and this thread alone receives.
-            unsafe { sys::farcall_pipe_poll_end(self.handle.raw()) }
+            unsafe { sys::farcall_pipe_poll_end(self.handle.raw()) };
         }
     }
 }
