@@ -70,6 +70,19 @@ TEST(CallEndpoint, ARequestThatIsLongerThanItsMemoryEndsItsSession) {
   EXPECT_EQ(ask(other, "after"), "after");
 }
 
+TEST(CallEndpoint, ARequestThatSaysWhatNobodyKnowsEndsItsSession) {
+  Server server;
+  Client other(server.port.descriptor());
+  for (const unsigned unknown : {8U, 64U, 128U}) {
+    ASSERT_EQ(unknown & (kFlags | kAfterOthers), 0U);
+    RawSession session(server.port.descriptor());
+    ASSERT_TRUE(session.welcome());
+    session.give(Kind::request, 1, 0, static_cast<std::uint8_t>(unknown));
+    EXPECT_TRUE(eventually([&] { return session.ended(); })) << unknown;
+  }
+  EXPECT_EQ(ask(other, "after"), "after");
+}
+
 // ---- who is let in ----
 
 // They are kept with each session.

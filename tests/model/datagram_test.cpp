@@ -102,6 +102,71 @@ struct Datagrams : Scenario {
   unsigned taken = 0;
 };
 
+// What the receiver asks before it finds the kernel empty, and takes for true then: all that was
+// given to the kernel is counted, and has come.
+struct Counted : Scenario {
+  explicit Counted(unsigned wanted) : count(wanted), fd(connect()) {
+    share(&control, sizeof control);
+    const DatagramMemory memory{.control = &control, .bytes = bytes.data(), .size = bytes.size()};
+    sender.start(memory);
+    receiver.start(memory);
+    threads.emplace_back([this] {
+      for (unsigned i = 0; i < count; ++i) send();
+    });
+    threads.emplace_back([this] {
+      for (unsigned i = 0; i < 2 * count; ++i) look();
+    });
+  }
+  void send() {
+    const std::byte byte{};
+    sender.begin_sending();
+    require(syscall(SYS_sendto, fd, &byte, 1, MSG_NOSIGNAL, nullptr, 0) == 1, "the kernel is full");
+    sender.sent_by_kernel();
+    sender.end_sending();
+  }
+  void look() {
+    const bool all = !receiver.sender_sends();
+    const std::uint64_t sent = receiver.kernel_sent();
+    std::byte byte{};
+    if (syscall(SYS_recvfrom, fd + 1, &byte, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
+      receiver.came_by_kernel();
+    else
+      require(!all || sent == receiver.kernel_seen(), "lost, or sent by somebody else");
+  }
+
+  const unsigned count;
+  const int fd;
+  DatagramControl control{};
+  alignas(64) std::array<std::byte, 64> bytes{};
+  DatagramSender sender;
+  DatagramReceiver receiver;
+};
+
+// Whoever has gone has left all that it has put into memory.
+struct Left : Scenario {
+  Left() {
+    share(&control, sizeof control);
+    share(bytes.data(), bytes.size());
+    const DatagramMemory memory{.control = &control, .bytes = bytes.data(), .size = bytes.size()};
+    sender.start(memory);
+    receiver.start(memory);
+    receiver.unwatch();
+    threads.emplace_back([this] {
+      const std::byte byte{1};
+      const iovec part{.iov_base = const_cast<std::byte*>(&byte), .iov_len = 1};
+      require(sender.send(&part, 1, 1), "not sent");
+      sender.say_gone();
+    });
+    threads.emplace_back([this] {
+      if (receiver.sender_gone()) require(receiver.looks_ready(), "not there");
+    });
+  }
+  DatagramControl control{};
+  alignas(64) std::array<std::byte, 64> bytes{};
+  DatagramSender sender;
+  DatagramReceiver receiver;
+};
+
 Check check(const char* name, Shape shape) {
   return {
       .name = name, .make = [shape] { return std::make_unique<Datagrams>(shape); }, .options = {}};
@@ -114,6 +179,15 @@ std::vector<Check> checks() {
       check("by the kernel, and by memory", {.sent = 2, .watched = true}),
       check("no room for the third", {.ahead = 2, .sent = 1}),
       check("in the place of one that was read", {.before = 1, .ahead = 1, .sent = 2}),
+      {.name = "one that the kernel is asked for",
+       .make = [] { return std::make_unique<Counted>(1); },
+       .options = {}},
+      {.name = "two that the kernel is asked for",
+       .make = [] { return std::make_unique<Counted>(2); },
+       .options = {}},
+      {.name = "the last of who has gone",
+       .make = [] { return std::make_unique<Left>(); },
+       .options = {}},
   };
 }
 
@@ -124,8 +198,12 @@ TEST(ModelDatagrams, EachComesOnceInOrderAndWakesWhoSleeps) {
 TEST(ModelDatagrams, EveryOrderIsNeeded) {
   constexpr std::string_view kAgain = "the tail is loaded behind it, with what has been put there";
   constexpr std::string_view kNothing = "the sender reads nothing that was written before it";
-  expect_every_order_matters(checks(), {"preload/datagram_ring.cpp"},
+  constexpr std::string_view kThere =
+      "the kernel is asked behind it, which in the model has all that was given to it before";
+  expect_every_order_matters(checks(), {"preload/datagram_ring.cpp", "preload/datagram_ring.hpp"},
                              {
+                                 {"DatagramSender::sent_by_kernel", "release to relaxed", kThere},
+                                 {"DatagramReceiver::kernel_sent", "acquire to relaxed", kThere},
                                  {"DatagramReceiver::watch", "acq_rel to acquire", kNothing},
                                  {"DatagramReceiver::watch", "acq_rel to release", kAgain},
                                  {"DatagramReceiver::unwatch", "acq_rel to acquire", kNothing},

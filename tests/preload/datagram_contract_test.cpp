@@ -270,6 +270,15 @@ TEST(Datagrams, AreNotPutAtBadAddresses) {
   EXPECT_EQ(two.far.receive(), "next");
 }
 
+TEST(Datagrams, AreLostToBadAddressesAlsoInMemory) {
+  const Awake two;
+  two.near.send("lost");
+  two.near.send("next");
+  EXPECT_EQ(::recv(two.far.fd.get(), reinterpret_cast<void*>(1), 4, 0), -1);
+  EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(two.far.receive(), "next");
+}
+
 TEST(Datagrams, GoOnWhereTheDescriptorIsPassed) {
   const Two two;
   int ends[2];

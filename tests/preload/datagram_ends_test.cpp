@@ -213,5 +213,21 @@ TEST(DatagramEnds, OneWhosePartsAreTooLongTogetherIsRefused) {
   EXPECT_EQ(two.far.receive(), "after");
 }
 
+// Their sum is that of a short one again.
+TEST(DatagramEnds, OneWhosePartsOverflowTogetherIsRefused) {
+  const Awake two;
+  char bytes[16] = {};
+  iovec parts[5];
+  for (iovec& part : parts) part = {.iov_base = bytes, .iov_len = SIZE_MAX / 4 + 1};
+  parts[4].iov_len = sizeof bytes;
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 5;
+  EXPECT_EQ(::sendmsg(two.near.fd.get(), &message, 0), -1);
+  EXPECT_TRUE(errno == EFAULT || errno == EMSGSIZE) << strerrorname_np(errno);
+  two.near.send("after");
+  EXPECT_EQ(two.far.receive(), "after");
+}
+
 }  // namespace
 }  // namespace farcall::preload

@@ -84,6 +84,26 @@ TEST(DatagramMessages, AreFollowedByTheErrorThatEndedTheirCall) {
   EXPECT_EQ(two.near.receive(MSG_DONTWAIT), "(EAGAIN)");
 }
 
+TEST(DatagramMessages, AreFollowedByTheErrorOfABadAddress) {
+  const Awake two;
+  const int fd = two.far.fd.get();
+  two.near.send("one");
+  two.near.send("lost");
+  char text[8];
+  iovec parts[2] = {{.iov_base = text, .iov_len = sizeof text},
+                    {.iov_base = reinterpret_cast<void*>(1), .iov_len = 8}};
+  mmsghdr messages[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    messages[i].msg_hdr.msg_iov = &parts[i];
+    messages[i].msg_hdr.msg_iovlen = 1;
+  }
+  EXPECT_EQ(::recvmmsg(fd, messages, 2, MSG_DONTWAIT, nullptr), 1);
+  EXPECT_EQ(poll_once(fd), POLLERR);
+  EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "(EFAULT)");
+  EXPECT_EQ(poll_once(fd), 0);
+  EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "(EAGAIN)");
+}
+
 TEST(DatagramMessages, OfTooManyPartsAreRefused) {
   const Awake two;
   two.near.send("there");

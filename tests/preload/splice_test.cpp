@@ -191,6 +191,27 @@ TEST(Calls, SplicingIntoAPipeWithoutReaderBreaksIt) {
   EXPECT_EQ(receive(pair.server.get()), "hello");
 }
 
+TEST(Calls, SplicingIntoAPipeWithoutReaderRaisesASignalOnce) {
+  const UsedPair pair;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  pair.put("hello");
+  out.reset();
+  sigset_t broken;
+  ::sigemptyset(&broken);
+  ::sigaddset(&broken, SIGPIPE);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &broken, nullptr), 0);
+  EXPECT_EQ(::splice(pair.server.get(), nullptr, in.get(), nullptr, 5, 0), -1);
+  EXPECT_EQ(errno, EPIPE);
+  const timespec none{};
+  EXPECT_EQ(::sigtimedwait(&broken, nullptr, &none), SIGPIPE);
+  EXPECT_EQ(::sigtimedwait(&broken, nullptr, &none), -1);
+  ASSERT_EQ(::pthread_sigmask(SIG_UNBLOCK, &broken, nullptr), 0);
+  EXPECT_EQ(receive(pair.server.get()), "hello");
+}
+
 // Whatever the connection has to say then, it says it to the next call.
 // A thread that has taken bytes, for which it waits, for a pipe whose room others have used
 // meanwhile.

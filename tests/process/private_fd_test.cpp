@@ -62,6 +62,20 @@ TEST(PrivateFd, IsClosedInAChildThatIsMadeJustBeforeItIsClosed) {
   EXPECT_FALSE(is_open(number));
 }
 
+// Who has closed it behind the library's back may have another file there.
+TEST(PrivateFd, LeavesAChildTheFileThatHasItsNumberJustBeforeItIsClosed) {
+  PrivateFd mine(packet_socket_pair().first);
+  static bool forked;
+  before_close = [](int number) {
+    forked = true;
+    const UniqueFd others = a_file();
+    ASSERT_EQ(::dup2(others.get(), number), number);
+    in_child([=] { EXPECT_TRUE(is_open(number)); });
+  };
+  mine = {};
+  EXPECT_TRUE(forked);
+}
+
 // Whoever gets a number next that was one's is not closed in children.
 TEST(PrivateFd, LeavesItsNumberToOthersWhereItGetsAnother) {
   PrivateFd mine(a_file());

@@ -154,5 +154,16 @@ TEST(MessageRing, ALongMessageIsForgottenWhenItsReaderHasDied) {
   EXPECT_EQ(ring.writer.write(message(900, 9), Deadline::never()), Outcome::peer_gone);
 }
 
+// A message that has room in one piece is none of several.
+TEST(MessageRing, ALongMessageOfOnePieceIsRefused) {
+  MessagePair ring(4096);
+  std::vector<std::byte> into(4096);
+  std::size_t size = 0;
+  ASSERT_EQ(ring.writer.write(message(3000, 2), Deadline::now()), Outcome::ok);
+  const std::uint64_t first = message_ring::longest_piece(4096) / 2 - sizeof(std::uint64_t);
+  std::memcpy(ring.memory.view().data + message_ring::kHeader, &first, sizeof first);
+  EXPECT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::broken);
+}
+
 }  // namespace
 }  // namespace farcall

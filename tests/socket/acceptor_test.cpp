@@ -119,5 +119,24 @@ TEST(Acceptor, LetsInWhoCameWhileTheKernelHadNoRoom) {
   });
 }
 
+// Of those who have come by then the kernel tells once.
+TEST(Acceptor, LetsInAllWhoHaveComeTogether) {
+  (void)process::Reactor::here();
+  const AbstractAddress address("farcall-test/acceptor/" + std::to_string(::getpid()));
+  UniqueFd listener = stream();
+  ASSERT_EQ(::bind(listener.get(), address.get(), address.size()), 0);
+  constexpr int kMany = 40;
+  ASSERT_EQ(::listen(listener.get(), kMany), 0);
+  std::vector<UniqueFd> visitors;
+  for (int i = 0; i < kMany; ++i) {
+    visitors.push_back(stream());
+    ASSERT_EQ(::connect(visitors.back().get(), address.get(), address.size()), 0);
+  }
+  const auto door = std::make_shared<Door>(std::move(listener));
+  door->open();
+  EXPECT_TRUE(eventually([&] { return door->let_in == kMany; }));
+  door->close();
+}
+
 }  // namespace
 }  // namespace farcall::test

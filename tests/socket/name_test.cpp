@@ -24,6 +24,7 @@
 #include "harness/error_of.hpp"
 #include "harness/forbidden_call.hpp"
 #include "harness/lingering.hpp"
+#include "harness/scratch.hpp"
 #include "socket/acceptor.hpp"
 #include "socket/listener.hpp"
 #include "socket/peer.hpp"
@@ -75,6 +76,13 @@ TEST(AbstractAddress, IsNoneOfASocketThatHasNoSuchName) {
   if (::bind(empty.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0) {
     EXPECT_FALSE(AbstractAddress::of(empty.get()));
   }
+  // One of a path.
+  const UniqueFd file(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const test::ScratchDirectory folder;
+  const std::string path = folder.file("name");
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  ASSERT_EQ(::bind(file.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_FALSE(AbstractAddress::of(file.get()));
 }
 
 TEST(Listener, IsKnownByItsNameAndItsType) {

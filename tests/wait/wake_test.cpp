@@ -9,11 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <latch>
 #include <thread>
 #include <utility>
@@ -92,6 +94,28 @@ TEST(Wake, ByTheEndIsForWhoSleepsOnTheFutex) {
   peers.parked = WaitState::kOnDescriptor;
   Waiter::finish(mine, peers);
   EXPECT_EQ(peers.parked, WaitState::kOnDescriptor);
+}
+
+// Who sleeps there would look by itself after 20 ms.
+TEST(Wake, ByTheEndIsAtOnce) {
+  auto shortest = std::chrono::nanoseconds::max();
+  for (int i = 0; i < 50 && shortest >= std::chrono::milliseconds(20); ++i) {
+    const std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
+    WaitState sleepers{};
+    WaitState peers{};
+    std::thread sleeper([&] {
+      Waiter waiter(lifeline.first.get(), WaitMode::block);
+      const std::int64_t start = monotonic_ns();
+      EXPECT_EQ(waiter.wait(sleepers, peers, Deadline::never(), [] { return false; }),
+                Outcome::peer_gone);
+      shortest = std::min(shortest, std::chrono::nanoseconds(monotonic_ns() - start));
+    });
+    while (sleepers.parked != WaitState::kOnFutex) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    Waiter::finish(peers, sleepers);
+    sleeper.join();
+  }
+  EXPECT_LT(shortest, std::chrono::milliseconds(20));
 }
 
 // Who is about to sleep on it, and has looked, does not sleep then.
