@@ -90,7 +90,7 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
               const Credentials& sender);
   void take_once(SharedChannel& channel, PulsePage& page, const Credentials& sender) noexcept;
   // As it is to be believed of that sender.
-  Pulse pulse_of(const PulsePacket& packet, uid_t of_user, const Credentials& sender) noexcept;
+  Pulse pulse_of(const PulsePacket& packet, const Credentials& sender) noexcept;
   void forget_ended();
   std::vector<std::shared_ptr<Pulses>> sockets();
 
