@@ -24,6 +24,8 @@ bool any_hung_up(int branch, int socket) noexcept {
 
 PulseSender::PulseSender(int branch, const call::Maker& maker, const PulsePacket& first)
     : maker_(maker), server_(branch) {
+  if (!maker_.trusted && process::behind(maker_.user))
+    throw SystemError(EAGAIN, "too much that the server has sent waits to be closed");
   // A channel that has been closed still has its end for a while.
   if (any_hung_up(branch, -1) || has_server_ended())
     throw SystemError(ESRCH, "the server has gone");

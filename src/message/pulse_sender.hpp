@@ -61,7 +61,7 @@ static_assert(sizeof(PulsePage) == 8 + PulsePage::kMost * sizeof(PulsePacket));
 class PulseSender {
  public:
   // Asks the server for a socket, with the first pulse. Throws SystemError: EAGAIN where too many
-  // have asked, ESRCH where the server has gone.
+  // have asked, or too much of that server's waits to be closed, ESRCH where the server has gone.
   PulseSender(int branch, const call::Maker& maker, const PulsePacket& first);
   ~PulseSender();
   // What it brings is taken for that of who has asked for it: not once this process is somebody

@@ -246,6 +246,37 @@ TEST(MessagePulseSender, TakesOnlyASocketOfPackets) {
   EXPECT_FALSE(sender.send(branch.get(), pulse_packet(2)));
 }
 
+// Each that asks may be answered with descriptors that are long in closing.
+TEST(MessagePulseSender, AsksNoStrangerOfWhomTooMuchWaitsToBeClosed) {
+  const auto closed = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<std::size_t> begun{0};
+  const auto close_one = [&begun, closed] {
+    process::run_later(kNobody, [&begun, closed] {
+      ++begun;
+      closed->wait(false);
+    });
+  };
+  while (begun < process::kThreadsPerUser) {
+    close_one();
+    ASSERT_TRUE(eventually([&, before = begun.load()] { return begun != before; }));
+  }
+  while (!process::behind(kNobody)) close_one();
+  const auto [server, branch] = packet_socket_pair();
+  const call::Maker stranger{.user = kNobody, .trusted = false};
+  try {
+    const PulseSender sender(branch.get(), stranger, pulse_packet(1));
+    ADD_FAILURE() << "it is asked all the same";
+  } catch (const SystemError& error) {
+    EXPECT_EQ(error.code().value(), EAGAIN);
+  }
+  EXPECT_EQ(take_packet(server.get()).kind, Packet::Kind::nothing);
+  *closed = true;
+  closed->notify_all();
+  ASSERT_TRUE(eventually([] { return !process::behind(kNobody); }));
+  const PulseSender sender(branch.get(), stranger, pulse_packet(1));
+  EXPECT_EQ(take_packet(server.get()).descriptors.size(), 2U);
+}
+
 TEST(MessagePulseFlood, OthersWaitBehindFewOfThem) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   give_up_after(60s);
