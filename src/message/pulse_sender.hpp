@@ -70,6 +70,8 @@ class PulseSender {
   // False: nobody listens any more. Throws SystemError: EAGAIN where too many wait, ESRCH where the
   // server's process has ended.
   bool send(int branch, const PulsePacket& packet);
+  // The same, of several threads at a time. False also: it is for send().
+  bool send_at_once(const PulsePacket& packet) const;
 
  private:
   // Whether the server's socket is to be used.
