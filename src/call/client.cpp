@@ -135,7 +135,9 @@ std::unique_ptr<call::ClientSession> Client::State::take_idle() {
       session = std::move(own.idle.back());
       own.idle.pop_back();
     }
-    if (session->epoch() == process::credentials_epoch()) return session;
+    if (session->epoch() == process::credentials_epoch() &&
+        session->made_after == own.retirements.load(std::memory_order_relaxed))
+      return session;
   }
 }
 
@@ -245,7 +247,9 @@ void Client::State::retire() noexcept {
   own.close_hot();
   std::vector<std::unique_ptr<call::ClientSession>> idle;
   std::vector<call::SessionRequest> asked;
-  const std::lock_guard guard(own.lock);
+  // Whoever takes one of them looks, too; and this may be a handler that has interrupted one.
+  const std::unique_lock guard(own.lock, std::try_to_lock);
+  if (!guard) return;
   idle.swap(own.idle);
   asked.swap(own.asked);
 }

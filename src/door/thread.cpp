@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,9 +23,11 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "process/process.hpp"
+#include "wait/held_signals.hpp"
 
 namespace farcall::door {
 namespace {
@@ -37,6 +40,7 @@ struct Thread {
   bool joinable;
   bool daemon;
   bool suspended;
+  sigset_t signals{};    // what it blocks: as its maker
   bool ended = false;    // its function is over; the thread may live a moment longer
   bool joining = false;  // somebody waits for it
   pid_t task = 0;        // once it runs
@@ -45,8 +49,11 @@ struct Thread {
 
 // Threads of thr_create(): joinable ones until they are joined, others until they end.
 struct Threads {
-  std::mutex lock;  // protects all
+  std::mutex lock;  // protects all; held around a fork, so taken by Locked
+  // Handlers run, and may fork, while their thread waits: so it waits with another lock.
+  std::mutex waiting;
   std::condition_variable changed;
+  std::atomic<unsigned> changes{0};
   std::list<Thread> all;
   std::list<Thread> of_parents;  // whom a fork has left behind
   bool main_left = false;        // by thr_exit()
@@ -60,10 +67,56 @@ struct Threads {
   void forget(const Thread* gone) {
     all.remove_if([&](const Thread& thread) { return &thread == gone; });
   }
+  // For who holds the lock.
+  void change() {
+    changes.fetch_add(1, std::memory_order_relaxed);
+    const std::lock_guard guard(waiting);
+    changed.notify_all();
+  }
 };
 
 constinit process::MadeOnce<Threads> made_threads;
 Threads& threads() { return made_threads.get(); }
+
+// No handler comes between: it may fork.
+class Locked {
+ public:
+  explicit Locked(Threads& all) : all_(all) { lock(); }
+  ~Locked() {
+    if (held_) unlock();
+  }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+  void unlock() {
+    all_.lock.unlock();
+    held_.reset();
+  }
+  // Without the lock meanwhile, and with the thread's own signals.
+  template <class Condition>
+  void wait(Condition condition) {
+    while (!condition()) {
+      const unsigned seen = all_.changes.load(std::memory_order_relaxed);
+      unlock();
+      {
+        std::unique_lock guard(all_.waiting);
+        all_.changed.wait(guard,
+                          [&] { return all_.changes.load(std::memory_order_relaxed) != seen; });
+      }
+      lock();
+    }
+  }
+  [[nodiscard]] const sigset_t* signals_before() const noexcept { return held_->before(); }
+
+ private:
+  void lock() {
+    held_.emplace();
+    all_.lock.lock();
+  }
+
+  Threads& all_;
+  std::optional<HeldSignals> held_;
+};
 
 void lock_threads() { threads().lock.lock(); }
 void unlock_threads() { threads().lock.unlock(); }
@@ -80,6 +133,7 @@ void forget_others() {
       thread->task = ::gettid();
   }
   here->main_left = false;  // it is the main one now
+  process::free_in_child(here->waiting);
   process::free_in_child(here->lock);
 }
 
@@ -119,7 +173,7 @@ bool only_daemons_are_left(const Threads& all) {
 void end_process_if_last() {
   const auto daemons_alone = [] {
     Threads& all = threads();
-    const std::lock_guard guard(all.lock);
+    const Locked guard(all);
     bool daemons = false;
     for (const Thread& thread : all.all) {
       if (!thread.ended && !thread.daemon) return -1;
@@ -150,10 +204,10 @@ struct Ending {
     Threads& all = threads();
     const bool daemon = thread->daemon;
     {
-      const std::lock_guard guard(all.lock);
+      const Locked guard(all);
       thread->ended = true;
       if (!thread->joinable) all.forget(thread);
-      all.changed.notify_all();
+      all.change();
     }
     if (!daemon) end_process_if_last();
   }
@@ -163,12 +217,13 @@ thread_local Ending ending;
 void* run(void* argument) {
   auto* const self = static_cast<Thread*>(argument);
   ending.thread = self;
+  ::pthread_sigmask(SIG_SETMASK, &self->signals, nullptr);
   Threads& all = threads();
   {
-    std::unique_lock guard(all.lock);  // thr_create() holds it until all is filled in
+    Locked guard(all);  // thr_create() holds it until all is filled in
     self->task = ::gettid();
-    all.changed.notify_all();
-    all.changed.wait(guard, [&] { return !self->suspended; });
+    all.change();
+    guard.wait([&] { return !self->suspended; });
   }
   return self->start(self->argument);
 }
@@ -197,8 +252,9 @@ int create(void* stack, std::size_t size, const Thread& thread, pthread_t* id) {
   if (!thread.joinable) ::pthread_attr_setdetachstate(&with.attributes, PTHREAD_CREATE_DETACHED);
 
   Threads& all = threads();
-  std::unique_lock guard(all.lock);
+  Locked guard(all);
   Thread& kept = all.all.emplace_back(thread);
+  kept.signals = *guard.signals_before();
   error = ::pthread_create(&kept.id, &with.attributes, &run, &kept);
   if (error != 0) {
     all.forget(&kept);
@@ -209,7 +265,7 @@ int create(void* stack, std::size_t size, const Thread& thread, pthread_t* id) {
   if (thread.daemon) {
     int old = 0;
     ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
-    all.changed.wait(guard, [&, made = kept.id] {
+    guard.wait([&, made = kept.id] {
       const Thread* const found = all.find(made);
       return found == nullptr || found->task != 0;
     });
@@ -226,12 +282,12 @@ class Joining {
   Joining& operator=(const Joining&) = delete;
   ~Joining() {
     Threads& all = threads();
-    const std::lock_guard guard(all.lock);
+    const Locked guard(all);
     thread_->joining = false;
     if (joined_)
       all.forget(thread_);
     else
-      all.changed.notify_all();  // it may have ended
+      all.change();  // it may have ended
   }
   int join(void** status) {
     const int error = ::pthread_join(thread_->id, status);
@@ -260,18 +316,22 @@ bool is_alive(pthread_t thread) noexcept {
 }
 
 // The next thread that ends; null where there is none to wait for.
-Thread* await_any(Threads& all, std::unique_lock<std::mutex>& guard) {
-  while (true) {
+Thread* await_any(Threads& all, Locked& guard) {
+  Thread* found = nullptr;
+  guard.wait([&] {
     bool waiting = false;
     for (Thread& thread : all.all) {
       if (!thread.joinable || thread.joining || ::pthread_equal(thread.id, ::pthread_self()) != 0)
         continue;
-      if (thread.ended) return &thread;
+      if (thread.ended) {
+        found = &thread;
+        return true;
+      }
       waiting = true;
     }
-    if (!waiting) return nullptr;
-    all.changed.wait(guard);
-  }
+    return !waiting;
+  });
+  return found;
 }
 
 }  // namespace
@@ -308,7 +368,7 @@ int thr_create(void* stack, size_t size, void* (*start)(void*), void* argument, 
 int thr_join(thread_t thread, thread_t* departed, void** status) {
   if (thread != 0 && ::pthread_equal(thread, ::pthread_self()) != 0) return EDEADLK;
   Threads& all = threads();
-  std::unique_lock guard(all.lock);
+  Locked guard(all);
   Thread* const found = thread == 0 ? await_any(all, guard) : all.find(thread);
   int error = 0;
   if (found != nullptr) {
@@ -329,7 +389,7 @@ int thr_join(thread_t thread, thread_t* departed, void** status) {
 void thr_exit(void* status) {
   if (thr_main() != 0) {
     {
-      const std::lock_guard guard(threads().lock);
+      const Locked guard(threads());
       threads().main_left = true;
     }
     end_process_if_last();
@@ -350,17 +410,17 @@ int thr_sigsetmask(int how, const __sigset_t* set, __sigset_t* old) {
 
 int thr_continue(thread_t thread) {
   Threads& all = threads();
-  const std::lock_guard guard(all.lock);
+  const Locked guard(all);
   Thread* const found = all.find(thread);
   if (found == nullptr || found->ended) return ESRCH;
   found->suspended = false;
-  all.changed.notify_all();
+  all.change();
   return 0;
 }
 
 int thr_suspend(thread_t thread) {
   Threads& all = threads();
-  const std::lock_guard guard(all.lock);
+  const Locked guard(all);
   const Thread* const found = all.find(thread);
   if (found == nullptr || found->ended) return ESRCH;
   return found->suspended ? 0 : ENOTSUP;

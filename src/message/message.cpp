@@ -116,7 +116,7 @@ int farcall_name_attach(const char* name, unsigned flags, mode_t mode) {
 
 int farcall_channel_destroy(int channel) {
   return guarded([&] {
-    const std::shared_ptr<Channel> found = Thread::here().channel(channel);
+    const std::shared_ptr<Channel> found = Thread::here().channel(channel).object();
     if (!found->shut()) throw SystemError(EBADF, "no such channel");
     channels().remove(channel);
     Thread::here().forget_recent();
@@ -176,7 +176,7 @@ int farcall_adopt(int descriptor) {
 
 int farcall_disconnect(int connection) {
   return guarded([&] {
-    const std::shared_ptr<Connection> found = Thread::here().connection(connection);
+    const std::shared_ptr<Connection> found = Thread::here().connection(connection).object();
     if (!found->shut()) throw SystemError(EBADF, "no such connection");
     connections().remove(connection);
     Thread::here().forget_recent();
@@ -352,7 +352,7 @@ int farcall_pulse(int connection, int priority, int code, int64_t value) {
 int farcall_watch_death(int connection, int channel, int64_t value) {
   return guarded([&] {
     Thread& thread = Thread::here();
-    const std::shared_ptr<Channel> told = thread.channel(channel);
+    const std::shared_ptr<Channel> told = thread.channel(channel).object();
     thread.connection(connection)->watch_death(told, value);
     return 0;
   });

@@ -25,6 +25,8 @@ bool any_hung_up(int branch, int socket) noexcept {
 
 PulseSender::PulseSender(int branch, const call::Maker& maker, const PulsePacket& first)
     : maker_(maker), server_(branch) {
+  if (!maker_.trusted && process::behind(maker_.user))
+    throw SystemError(EAGAIN, "too much that the server has sent waits to be closed");
   // A channel that has been closed still has its end for a while.
   if (any_hung_up(branch, -1) || has_server_ended())
     throw SystemError(ESRCH, "the server has gone");
@@ -79,7 +81,7 @@ bool PulseSender::add(int branch, const PulsePacket& packet, bool& ended) {
 }
 
 bool PulseSender::send(int branch, const PulsePacket& packet) {
-  if (has_server_ended()) throw SystemError(ESRCH, "the server has gone");
+  if (!socket_ && has_server_ended()) throw SystemError(ESRCH, "the server has gone");
   bool ended = false;
   if (page_ && !add(branch, packet, ended)) return !ended;
   if (!socket_) {
@@ -94,6 +96,12 @@ bool PulseSender::send(int branch, const PulsePacket& packet) {
     hang_up(answers_);
     page_.reset();
   }
+  return send_at_once(packet);
+}
+
+bool PulseSender::send_at_once(const PulsePacket& packet) const {
+  if (!socket_) return false;
+  if (has_server_ended()) throw SystemError(ESRCH, "the server has gone");
   for (;;) {
     if (::send(socket_.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
       return true;

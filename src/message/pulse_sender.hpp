@@ -61,17 +61,17 @@ static_assert(sizeof(PulsePage) == 8 + PulsePage::kMost * sizeof(PulsePacket));
 class PulseSender {
  public:
   // Asks the server for a socket, with the first pulse. Throws SystemError: EAGAIN where too many
-  // have asked, ESRCH where the server has gone.
+  // have asked, or too much of that server's waits to be closed, ESRCH where the server has gone.
   PulseSender(int branch, const call::Maker& maker, const PulsePacket& first);
   ~PulseSender();
-  // What goes into the page is taken for that of who has sent it: not once this process is somebody
+  // What it brings is taken for that of who has asked for it: not once this process is somebody
   // else.
-  [[nodiscard]] bool is_own() const noexcept {
-    return !page_ || epoch_ == process::credentials_epoch();
-  }
+  [[nodiscard]] bool is_own() const noexcept { return epoch_ == process::credentials_epoch(); }
   // False: nobody listens any more. Throws SystemError: EAGAIN where too many wait, ESRCH where the
   // server's process has ended.
   bool send(int branch, const PulsePacket& packet);
+  // The same, of several threads at a time. False also: it is for send().
+  bool send_at_once(const PulsePacket& packet) const;
 
  private:
   // Whether the server's socket is to be used.

@@ -29,6 +29,7 @@
 #include "message/pieces.hpp"
 #include "message/priority.hpp"
 #include "message/pulse_sender.hpp"
+#include "message/reading_lock.hpp"
 #include "process/ledger.hpp"
 #include "process/process_mutex.hpp"
 #include "process/reactor.hpp"
@@ -90,7 +91,7 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
               const Credentials& sender);
   void take_once(SharedChannel& channel, PulsePage& page, const Credentials& sender) noexcept;
   // As it is to be believed of that sender.
-  Pulse pulse_of(const PulsePacket& packet, uid_t of_user, const Credentials& sender) noexcept;
+  Pulse pulse_of(const PulsePacket& packet, const Credentials& sender) noexcept;
   void forget_ended();
   std::vector<std::shared_ptr<Pulses>> sockets();
 
@@ -306,6 +307,7 @@ class SharedConnection final : public Connection {
   void leave_parents() noexcept;
   void check_open() const;  // for who holds the lock
   void send_packet(const PulsePacket& packet);
+  bool send_at_once(const PulsePacket& packet);
   int finish(Sending& sending, CallResults& results, std::span<std::byte> scratch);
 
   UniqueFd branch_;
@@ -313,7 +315,7 @@ class SharedConnection final : public Connection {
   bool given_up_ = false;  // by close(); the last who has the connection looks
   const unsigned flags_;
   Client client_;
-  process::ProcessMutex lock_;  // protects what follows
+  ReadingLock lock_;  // protects what follows
   std::unique_ptr<PulseSender> pulses_;
   std::shared_ptr<Death> death_;
   std::uint64_t own_generation_ = process::generation();  // of these two

@@ -193,7 +193,7 @@ void SharedConnection::check_open() const {
 }
 
 void SharedConnection::close() noexcept {
-  const std::lock_guard guard(lock_);
+  const Writing guard(lock_);
   leave_parents();
   if (death_) death_->stop();
   death_ = nullptr;
@@ -271,9 +271,18 @@ int SharedConnection::finish(Sending& sending, CallResults& results, std::span<s
   return status;
 }
 
+// Where nothing is to be changed for that: several threads at once, and handlers.
+bool SharedConnection::send_at_once(const PulsePacket& packet) {
+  const Reading guard(lock_);
+  check_open();
+  return own_generation_ == process::generation() && pulses_ && pulses_->is_own() &&
+         pulses_->send_at_once(packet);
+}
+
 void SharedConnection::send_packet(const PulsePacket& packet) {
   process::notice_changed_credentials();
-  const std::lock_guard guard(lock_);
+  if (send_at_once(packet)) return;
+  const Writing guard(lock_);
   check_open();
   leave_parents();
   if (pulses_ && !pulses_->is_own()) pulses_.reset();
@@ -304,7 +313,7 @@ void SharedConnection::pulse(int priority, int code, std::int64_t value) {
 }
 
 void SharedConnection::watch_death(const std::shared_ptr<Channel>& channel, std::int64_t value) {
-  const std::lock_guard guard(lock_);
+  const Writing guard(lock_);
   check_open();
   leave_parents();
   if (death_) throw SystemError(EBUSY, "its death is watched already");

@@ -80,7 +80,6 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
          process::PrivateFd socket, process::Charge held)
       : link_(std::move(link)),
         channel_(std::move(channel)),
-        user_(sender.uid),
         sender_(sender),
         socket_(std::move(socket)),
         charge_(std::move(held)) {}
@@ -103,7 +102,7 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
       if (!socket_) return;  // the connection has ended meanwhile
       started_ = true;
       in_page_ = std::min(page().count.exchange(PulsePage::kTaken), PulsePage::kMost);
-      number_ = port.listen(socket_.get(), std::move(self), user_, kNormalPriority);
+      number_ = port.listen(socket_.get(), std::move(self), sender_.uid, kNormalPriority);
     }
     take(kMostAtOnce);
   }
@@ -192,10 +191,10 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
     const bool proper = kind == Packet::Kind::content && packet.magic == PulsePacket::kMagic;
     if (!at_hand) most -= proper && packet.code < 0 ? kCostOfUnblock : 1;
     if (proper && packet.code >= 0) {
-      Pulse pulse = link->pulse_of(packet, user_, sender_);
+      Pulse pulse = link->pulse_of(packet, sender_);
       // Where it is paused already, it is among those that are resumed.
       const auto waiting = paused_ ? std::weak_ptr<Pulses>() : weak_from_this();
-      if (!channel.has_room(user_, pulse.priority, waiting, ahead)) {
+      if (!channel.has_room(sender_.uid, pulse.priority, waiting, ahead)) {
         paused_ = true;
         held_ = packet;
         channel.port().set_enabled(number_, false);
@@ -203,10 +202,7 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
       }
       channel.queue(std::move(pulse));
     } else if (proper && packet.code == PulsePacket::kUnblock) {
-      // In packets that do not say who sends them the kernel tells the real ids, not those that a
-      // process acts with; the socket was asked for with these, as sessions are.
-      const Credentials asker{.pid = sender_.pid, .uid = user_, .gid = sender_.gid};
-      if (!channel.unblock(*link, UnblockRequest::unpack(packet.value), asker)) ++vain;
+      if (!channel.unblock(*link, UnblockRequest::unpack(packet.value), sender_)) ++vain;
     } else {  // the end, or nonsense
       channel.port().forget(socket_.get(), number_);
       close();
@@ -229,15 +225,17 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
     page_.reset();
     // Nothing is to come with pulses. What a stranger sends all the same stays in the socket, and
     // goes with it: this process has no room for it each time.
-    if (!process::is_own(user_) && more_comes_next(socket_.get())) {
+    if (!process::is_own(sender_.uid) && more_comes_next(socket_.get())) {
       link.endpoint->count_unsolicited(1, 0);
       return Packet::Kind::garbage;
     }
     try {
       Packet came = take_content(socket_.get(), std::as_writable_bytes(std::span(&packet, 1)));
-      if (came.kind == Packet::Kind::content && (!came.sender || !came.descriptors.empty()))
+      // Whoever has been given the other end can write there, a program of more rights too, whose
+      // word this is not.
+      const bool his = came.sender && came.sender->pid == sender_.pid;
+      if (came.kind == Packet::Kind::content && (!his || !came.descriptors.empty()))
         came.kind = Packet::Kind::garbage;
-      if (came.sender) sender_ = *came.sender;
       if (came.unsolicited != 0 || !came.descriptors.empty())
         link.endpoint->count_unsolicited(came.unsolicited, came.descriptors.size());
       return came.kind;
@@ -254,10 +252,11 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   }
   const std::weak_ptr<Link> link_;
   const std::weak_ptr<SharedChannel> channel_;
-  const uid_t user_;
+  // Who has asked for the socket, as with sessions. Packets that do not say who sends them come
+  // with the real ids of whoever writes, not with those that a process acts with.
+  const Credentials sender_;
   std::mutex lock_;                  // protects what follows; taken before the channel's
-  Credentials sender_;               // of the last packet
-  std::optional<PulsePacket> held_;  // taken while there was no room for it; of sender_
+  std::optional<PulsePacket> held_;  // taken while there was no room for it
   bool started_ = false;
   process::PrivateMapping page_;
   std::uint32_t in_page_ = 0;
@@ -268,7 +267,7 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   bool paused_ = false;
 };
 
-Pulse Link::pulse_of(const PulsePacket& packet, uid_t of_user, const Credentials& sender) noexcept {
+Pulse Link::pulse_of(const PulsePacket& packet, const Credentials& sender) noexcept {
   constexpr std::uint32_t kHighest = kHighestPriority;
   const auto claimed = static_cast<std::uint8_t>(std::min(packet.priority, kHighest));
   const auto thread = static_cast<pid_t>(packet.thread);
@@ -276,7 +275,7 @@ Pulse Link::pulse_of(const PulsePacket& packet, uid_t of_user, const Credentials
           .value = packet.value,
           .priority = bounded_priority(claimed, sender, thread),
           .link = shared_from_this(),
-          .user = of_user,
+          .user = sender.uid,
           .sender = sender,
           .thread = is_thread(thread, sender.pid) ? thread : 0};
 }
@@ -325,6 +324,8 @@ void Link::let_in(SharedChannel& channel, process::PrivateMapping& page, int ans
     send_descriptors(answers, std::array{theirs.get()}, 0, Deadline::now());
   } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it has sent these, and gone
   }
+  // Who has become somebody else asks for another; what it has sent before comes before.
+  (void)take_sent_before(sender);
   pulses->start(channel.port(), pulses);  // throws where it has ended meanwhile
   forget_ended();
 }
@@ -346,7 +347,7 @@ void Link::take_once(SharedChannel& channel, PulsePage& page, const Credentials&
       continue;
     }
     if (packet.code < 0) return;
-    Pulse pulse = pulse_of(packet, sender.uid, sender);
+    Pulse pulse = pulse_of(packet, sender);
     if (!own && !channel.has_room(sender.uid, pulse.priority, {})) return;
     channel.queue(std::move(pulse));
   }

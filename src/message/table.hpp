@@ -7,10 +7,10 @@
 #include <cerrno>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "farcall/error.hpp"
+#include "message/reading_lock.hpp"
 
 namespace farcall::message {
 
@@ -18,7 +18,7 @@ template <class T>
 class Table {
  public:
   int add(std::shared_ptr<T> object) {
-    const std::lock_guard guard(lock);
+    const Writing guard(lock);
     std::size_t index = entries_.size();
     // The one that has been free for longest.
     if (free_.size() > kRest || (index == kMost && !free_.empty())) {
@@ -35,14 +35,14 @@ class Table {
     return entry.number;
   }
   std::shared_ptr<T> find(int number) const {
-    const std::lock_guard guard(lock);
+    const Reading guard(lock);
     const std::size_t index = static_cast<unsigned>(number) & (kMost - 1);
     if (number <= 0 || index >= entries_.size() || entries_[index].number != number)
       throw SystemError(EBADF, "no such channel or connection");
     return entries_[index].object;
   }
   std::shared_ptr<T> remove(int number) {
-    const std::lock_guard guard(lock);
+    const Writing guard(lock);
     const std::size_t index = static_cast<unsigned>(number) & (kMost - 1);
     if (number <= 0 || index >= entries_.size() || entries_[index].number != number)
       throw SystemError(EBADF, "no such channel or connection");
@@ -53,8 +53,8 @@ class Table {
     return std::move(entry.object);
   }
 
-  // Held around a fork.
-  mutable std::mutex lock;
+  // Held around a fork, for reading.
+  mutable ReadingLock lock;
 
  private:
   static constexpr unsigned kBits = 15;

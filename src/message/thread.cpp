@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "message/thread.hpp"
 
+#include <atomic>
 #include <cerrno>
 #include <type_traits>
 
@@ -16,45 +17,69 @@ Table<Connection>* connection_table;
 [[maybe_unused]] const bool kRegistered = [] {
   channel_table = new Table<Channel>;
   connection_table = new Table<Connection>;
+  // It may be the fork of a handler that has interrupted a look.
   const auto hold = [] {
-    channel_table->lock.lock();
-    connection_table->lock.lock();
+    channel_table->lock.lock_shared(true);
+    connection_table->lock.lock_shared(true);
   };
   const auto let_go = [] {
-    connection_table->lock.unlock();
-    channel_table->lock.unlock();
+    connection_table->lock.unlock_shared();
+    channel_table->lock.unlock_shared();
   };
-  const auto in_child = [] {
-    process::free_in_child(connection_table->lock);
-    process::free_in_child(channel_table->lock);
-  };
-  process::around_fork(process::ForkOrder::above_call, hold, let_go, in_child);
+  process::around_fork(process::ForkOrder::above_call, hold, let_go, nullptr);
   return true;
 }();
 
 // A channel of the parent's is not destroyed by a child, should this be the last who refers to it.
 template <class T>
-void forget(Recent<T>& recent) noexcept {
+void forget(std::shared_ptr<T>& object) noexcept {
   if constexpr (std::is_same_v<T, Channel>)
-    if (recent.object && !recent.object->of_this_process()) process::leak_in_child(recent.object);
-  recent = {};
+    if (object && !object->of_this_process()) process::leak_in_child(object);
+  object = nullptr;
 }
 
 template <class T>
-const std::shared_ptr<T>& look_up(Recent<T>& recent, const Table<T>& table, int number) {
-  if (recent.number != number || number == 0) [[unlikely]] {
-    forget(recent);
-    recent.object = table.find(number);
-    recent.number = number;
-  }
-  if (!recent.object->usable()) [[unlikely]] {
-    forget(recent);
-    throw SystemError(EBADF, "no such channel or connection");
-  }
-  return recent.object;
+void forget(Recent<T>& recent) noexcept {
+  if (recent.used) return;  // by who has been interrupted
+  recent.used = true;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  recent.number = 0;
+  forget(recent.object);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  recent.used = false;
 }
 
 }  // namespace
+
+template <class T>
+Found<T>::Found(Recent<T>& recent, const Table<T>& table, int number) : recent_(&recent) {
+  if (recent.used) [[unlikely]] {  // in a signal handler
+    recent_ = nullptr;
+    own_ = table.find(number);
+    if (own_->usable()) return;
+    forget(own_);
+    throw SystemError(EBADF, "no such channel or connection");
+  }
+  recent.used = true;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  try {
+    if (recent.number != number || number == 0) [[unlikely]] {
+      recent.number = 0;
+      forget(recent.object);
+      recent.object = table.find(number);
+      recent.number = number;
+    }
+    if (!recent.object->usable()) [[unlikely]]
+      throw SystemError(EBADF, "no such channel or connection");
+  } catch (...) {
+    recent.number = 0;
+    forget(recent.object);
+    leave();
+    throw;
+  }
+}
+template class Found<Channel>;
+template class Found<Connection>;
 
 Table<Channel>& channels() { return *channel_table; }
 Table<Connection>& connections() { return *connection_table; }
@@ -68,13 +93,8 @@ Thread::~Thread() {
   forget(channel_);
 }
 
-const std::shared_ptr<Channel>& Thread::channel(int number) {
-  return look_up(channel_, channels(), number);
-}
-
-const std::shared_ptr<Connection>& Thread::connection(int number) {
-  return look_up(connection_, connections(), number);
-}
+Found<Channel> Thread::channel(int number) { return {channel_, channels(), number}; }
+Found<Connection> Thread::connection(int number) { return {connection_, connections(), number}; }
 
 void Thread::forget_recent() noexcept {
   forget(channel_);

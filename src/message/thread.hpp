@@ -4,6 +4,7 @@
 // timeout of its next call, its share of the channels that it receives from.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -18,8 +19,34 @@ class SharedChannel;
 
 template <class T>
 struct Recent {
+  bool used = false;  // and so left as it is by a signal handler that comes meanwhile
   int number = 0;
   std::shared_ptr<T> object;
+};
+
+// What the calling thread uses until this goes: the one that it has used last, as a rule.
+template <class T>
+class Found {
+ public:
+  // Throws SystemError: EBADF.
+  Found(Recent<T>& recent, const Table<T>& table, int number);
+  ~Found() { leave(); }
+  Found(const Found&) = delete;
+  Found& operator=(const Found&) = delete;
+
+  [[nodiscard]] const std::shared_ptr<T>& object() const noexcept {
+    return recent_ != nullptr ? recent_->object : own_;
+  }
+  T* operator->() const noexcept { return object().get(); }
+
+ private:
+  void leave() noexcept {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (recent_ != nullptr) recent_->used = false;
+  }
+
+  Recent<T>* recent_;  // null: it is in use further down
+  std::shared_ptr<T> own_;
 };
 
 class Thread {
@@ -34,8 +61,8 @@ class Thread {
   ~Thread();
 
   // Throw SystemError: EBADF.
-  const std::shared_ptr<Channel>& channel(int number);
-  const std::shared_ptr<Connection>& connection(int number);
+  Found<Channel> channel(int number);
+  Found<Connection> connection(int number);
   void forget_recent() noexcept;
 
   void set_timeout(std::int64_t nanoseconds) noexcept {

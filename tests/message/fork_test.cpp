@@ -6,6 +6,7 @@
 
 #include <deque>
 
+#include "harness/interrupted.hpp"
 #include "message/channel.hpp"
 
 namespace farcall::message::test {
@@ -129,6 +130,18 @@ TEST(MessageFork, ChildrenForkedWhileClientsConnectHideNoDeath) {
   EXPECT_TRUE(eventually([&] { return told->load() == kClients; }))
       << kClients - told->load() << " wait for a server that is dead";
   for (int i = 0; i < forked->load(); ++i) over->happens();
+}
+
+TEST(MessageFork, AHandlerMayForkWhateverItsThreadIsLookingFor) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  in_child([] {
+    const Channel channel;
+    const int other = farcall_connect(channel.id);
+    interrupted(1000, fork_and_wait, [&] {
+      EXPECT_GE(farcall_connection_descriptor(channel.connection), 0);
+      EXPECT_GE(farcall_connection_descriptor(other), 0);
+    });
+  });
 }
 
 }  // namespace

@@ -96,5 +96,38 @@ TEST(MessageIdentity, PulsesAreOfWhoHasSentThem) {
   for (const int end : ends) ::close(end);
 }
 
+// By whatever way they come: with the request for a socket, in the socket, in the next one.
+TEST(MessageIdentity, PulsesAreOfTheIdsThatTheirSenderActsWith) {
+  if (over_module()) GTEST_SKIP() << "the module tells the real ids";
+  if (!is_root()) GTEST_SKIP() << "only root can become somebody else";
+  const uid_t user = kNobody;
+  Channel channel;
+  const Shared<std::array<Event, 7>> go;
+  Child child([&] {
+    const auto pulse = [&](std::size_t code) {
+      ASSERT_TRUE((*go)[code].wait());
+      EXPECT_EQ(farcall_pulse(channel.connection, 0, static_cast<int>(code), 0), 0)
+          << std::strerror(errno);
+    };
+    ASSERT_EQ(::setresgid(0, user, 0), 0);
+    ASSERT_EQ(::setresuid(0, user, 0), 0);
+    for (std::size_t code = 0; code < 3; ++code) pulse(code);
+    ASSERT_EQ(::seteuid(0), 0);
+    for (std::size_t code = 3; code < 5; ++code) pulse(code);
+    ASSERT_EQ(::seteuid(user), 0);
+    for (std::size_t code = 5; code < 7; ++code) pulse(code);
+  });
+  for (std::size_t code = 0; code < 7; ++code) {
+    (*go)[code].happens();
+    const Message pulse = receive(channel.id);
+    ASSERT_EQ(pulse.id, 0) << std::strerror(pulse.error);
+    EXPECT_EQ(pulse.info.code, static_cast<int>(code));
+    EXPECT_EQ(pulse.info.uid, code == 3 || code == 4 ? 0 : user) << code;
+    EXPECT_EQ(pulse.info.gid, user) << code;
+    EXPECT_EQ(pulse.info.pid, child.pid()) << code;
+  }
+  EXPECT_EQ(child.join(), 0);
+}
+
 }  // namespace
 }  // namespace farcall::message::test

@@ -3,6 +3,7 @@
 // Pulses: they never wait, and come in order.
 #include <unistd.h>
 
+#include "harness/interrupted.hpp"
 #include "message/channel.hpp"
 
 namespace farcall::message::test {
@@ -302,6 +303,51 @@ TEST(MessagePulse, TheEndOfAConnectionIsToldWhateverThreadHasUsedIt) {
   EXPECT_EQ(pulse.info.code, FARCALL_PULSE_DISCONNECT);
   over.happens();
   user.join();
+}
+
+TEST(MessagePulse, IsSentByAHandlerWhateverThatHasInterrupted) {
+  if (over_module()) GTEST_SKIP() << "the module is told by a system call";
+  constexpr int kTimes = 5000;
+  const Channel channel;
+  static int connection = -1;
+  static int by_handler = 0;
+  static int by_thread = 0;
+  const auto expect = [](int code, int& next, const farcall_info& pulse) {
+    EXPECT_EQ(pulse.code, code);
+    EXPECT_EQ(pulse.value, next++);
+  };
+  Child child([&] {
+    connection = channel.connection;
+    const int other = farcall_connect(channel.id);
+    // Which needs memory.
+    ASSERT_EQ(farcall_pulse(connection, 0, 3, 0), 0);
+    ASSERT_EQ(send(connection, "x").status, 0);
+    interrupted(
+        kTimes,
+        [] {
+          if (farcall_pulse(connection, 0, 1, by_handler) == 0) ++by_handler;
+        },
+        [&] {
+          if (farcall_pulse(connection, 0, 2, by_thread) == 0) ++by_thread;
+          farcall_connection_descriptor(other);
+        });
+    EXPECT_GT(by_handler, 0);
+    EXPECT_EQ(send(connection, "last").status, 0);
+  });
+  int from_handler = 0;
+  int from_thread = 0;
+  for (int messages = 0; messages < 2 && !HasFailure();) {
+    const Message came = receive(channel.id);
+    ASSERT_GE(came.id, 0) << std::strerror(came.error);
+    if (came.id > 0) {
+      ++messages;
+      answer(came.id, 0);
+    } else if (came.info.code != 3) {
+      const bool handlers = came.info.code == 1;
+      expect(handlers ? 1 : 2, handlers ? from_handler : from_thread, came.info);
+    }
+  }
+  EXPECT_EQ(child.join(), 0);
 }
 
 }  // namespace

@@ -177,6 +177,51 @@ TEST(MessagePulseFlood, OfDescriptorsLeavesTheServerRoomForOthers) {
   EXPECT_EQ(server.join(), 0);
 }
 
+// A stranger gives the socket of its pulses to a program of root's, as what that writes to.
+TEST(MessagePulseSocket, BringsNothingOfAnotherProcess) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  give_up_after(60s);
+  const std::string name = unique_name("given");
+  const int channel = farcall_name_attach(name.c_str(), 0, 0666);
+  ASSERT_GT(channel, 0) << std::strerror(errno);
+  const auto [given, giving] = packet_socket_pair();
+  const Shared<Event> written;
+  Child stranger([&] {
+    ASSERT_TRUE(become(kNobody));
+    const int connection = farcall_name_open(("0/" + name).c_str());
+    ASSERT_GT(connection, 0);
+    RawPulses pulses(farcall_connection_descriptor(connection));
+    ASSERT_TRUE(pulses.welcome());
+    const PulsePacket own = pulse_packet(1, kNormalPriority);
+    ASSERT_GT(::send(pulses.socket.get(), &own, sizeof own, MSG_DONTWAIT), 0);
+    send_descriptors(giving.get(), std::array{pulses.socket.get()});
+    ASSERT_TRUE(written->wait());
+    // Nothing is taken there any more.
+    pollfd end{.fd = pulses.socket.get(), .events = POLLRDHUP, .revents = 0};
+    EXPECT_EQ(::poll(&end, 1, static_cast<int>(call::test::kPatience.count())), 1);
+    EXPECT_EQ(farcall_pulse(connection, 0, 2, 0), 0) << "by a socket of its own";
+  });
+  pollfd comes{.fd = given.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&comes, 1, static_cast<int>(call::test::kPatience.count())), 1);
+  const UniqueFd socket = call::test::take_only_descriptor(given.get());
+  ASSERT_TRUE(socket);
+  Child program([&] {
+    const PulsePacket text = pulse_packet(7, kHighestPriority);
+    ASSERT_GT(::send(socket.get(), &text, sizeof text, MSG_DONTWAIT), 0);
+  });
+  EXPECT_EQ(program.join(), 0);
+  written->happens();
+  for (const int code : {1, 2}) {
+    const Message pulse = receive(channel);
+    ASSERT_EQ(pulse.id, 0) << std::strerror(pulse.error);
+    EXPECT_EQ(pulse.info.code, code);
+    EXPECT_EQ(pulse.info.uid, kNobody);
+    EXPECT_EQ(pulse.info.pid, stranger.pid());
+  }
+  EXPECT_EQ(stranger.join(), 0);
+  farcall_channel_destroy(channel);
+}
+
 // Another kind of socket, or none, could make the client wait.
 TEST(MessagePulseSender, TakesOnlyASocketOfPackets) {
   const auto [server, branch] = packet_socket_pair();
@@ -188,6 +233,37 @@ TEST(MessagePulseSender, TakesOnlyASocketOfPackets) {
   const auto [stream, other] = socket_pair();
   send_descriptors(asked.descriptors[1].get(), std::array{stream.get()});
   EXPECT_FALSE(sender.send(branch.get(), pulse_packet(2)));
+}
+
+// Each that asks may be answered with descriptors that are long in closing.
+TEST(MessagePulseSender, AsksNoStrangerOfWhomTooMuchWaitsToBeClosed) {
+  const auto closed = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<std::size_t> begun{0};
+  const auto close_one = [&begun, closed] {
+    process::run_later(kNobody, [&begun, closed] {
+      ++begun;
+      closed->wait(false);
+    });
+  };
+  while (begun < process::kThreadsPerUser) {
+    close_one();
+    ASSERT_TRUE(eventually([&, before = begun.load()] { return begun != before; }));
+  }
+  while (!process::behind(kNobody)) close_one();
+  const auto [server, branch] = packet_socket_pair();
+  const call::Maker stranger{.user = kNobody, .trusted = false};
+  try {
+    const PulseSender sender(branch.get(), stranger, pulse_packet(1));
+    ADD_FAILURE() << "it is asked all the same";
+  } catch (const SystemError& error) {
+    EXPECT_EQ(error.code().value(), EAGAIN);
+  }
+  EXPECT_EQ(take_packet(server.get()).kind, Packet::Kind::nothing);
+  *closed = true;
+  closed->notify_all();
+  ASSERT_TRUE(eventually([] { return !process::behind(kNobody); }));
+  const PulseSender sender(branch.get(), stranger, pulse_packet(1));
+  EXPECT_EQ(take_packet(server.get()).descriptors.size(), 2U);
 }
 
 TEST(MessagePulseFlood, OthersWaitBehindFewOfThem) {

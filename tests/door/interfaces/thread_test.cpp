@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "harness/child.hpp"
+#include "harness/interrupted.hpp"
 #include "harness/thread_state.hpp"
 
 namespace {
@@ -415,6 +416,37 @@ TEST(Clocks, TheTimeThatAThreadHasRunIsItsOwn) {
     while (gethrvtime() - begun < 50'000'000) continue;
   }).join();
   EXPECT_LT(gethrvtime() - before, 50'000'000);
+}
+
+TEST(Threads, AHandlerMayForkWhateverItsThreadIsDoingWithThem) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  using farcall::test::fork_and_wait;
+  using farcall::test::interrupted;
+  farcall::test::in_child([] {
+    interrupted(1000, fork_and_wait, [] {
+      EXPECT_EQ(thr_continue(thr_self()), ESRCH);
+      EXPECT_EQ(thr_suspend(thr_self()), ESRCH);
+    });
+  });
+}
+
+TEST(Threads, AThreadBlocksTheSignalsThatItsMakerBlocks) {
+  sigset_t before;
+  sigset_t some;
+  ASSERT_EQ(::sigemptyset(&some), 0);
+  ASSERT_EQ(::sigaddset(&some, SIGUSR2), 0);
+  ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, &some, &before), 0);
+  sigset_t seen;
+  const auto look = [](void* into) -> void* {
+    ::pthread_sigmask(SIG_SETMASK, nullptr, static_cast<sigset_t*>(into));
+    return nullptr;
+  };
+  thread_t thread = 0;
+  ASSERT_EQ(thr_create(nullptr, 0, look, &seen, 0, &thread), 0);
+  ASSERT_EQ(thr_join(thread, nullptr, nullptr), 0);
+  for (const int number : {SIGUSR1, SIGUSR2, SIGTERM, SIGALRM})
+    EXPECT_EQ(::sigismember(&seen, number), number == SIGUSR2 ? 1 : 0) << number;
+  ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
 }
 
 }  // namespace
