@@ -129,11 +129,13 @@ TEST(DoorDefer, ItMayEndWithAnError) {
       for (const int none : {0, -1, EHWPOISON + 1, 4095})
         EXPECT_EQ(ERROR_OF(::door_deferred_refuse(call, none)), EINVAL) << none;
       EXPECT_EQ(::door_deferred_refuse(call, EDOM), 0);
+      EXPECT_EQ(::door_deferred_refuse(pile.take(), EHWPOISON), 0);
       EXPECT_EQ(answer_with_request(pile.take()), 0);
     }).detach();
     return ::door_create(&defer, &pile, 0);
   });
   EXPECT_EQ(ask(server.door(), "x"), "!EDOM");
+  EXPECT_EQ(ask(server.door(), "x"), "!EHWPOISON");
   EXPECT_EQ(ask(server.door(), "y"), "y");
   EXPECT_EQ(server.exit(), 0) << "what the server expects";
 }

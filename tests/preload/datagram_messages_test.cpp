@@ -143,6 +143,17 @@ TEST(DatagramMessages, AreToldToBeCutWhereTheyAre) {
   }
 }
 
+// As by the kernel, which says so whether or not a descriptor has come.
+TEST(DatagramMessages, TellWhatWasAskedForDescriptors) {
+  const Awake two;
+  for (const int flags : {int{MSG_CMSG_CLOEXEC}, 0}) {
+    two.near.send("x");
+    Several one(1, 4);
+    ASSERT_EQ(::recvmsg(two.far.fd.get(), &one.head(0), flags), 1);
+    EXPECT_EQ(one.head(0).msg_flags, flags);
+  }
+}
+
 TEST(DatagramMessages, HaveASizeThatCanBeAskedFor) {
   const Awake two;
   for (const std::size_t size : {5UL, 17UL, 0UL}) {

@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <set>
 
@@ -39,6 +40,21 @@ TEST(Set, TellsOfNoMoreThanThereIsRoomFor) {
     }
     for (const Pair& pair : pairs) pair.take();
   }
+}
+
+TEST(Set, TellsOfNothingWhereThereIsNoRoom) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get(), EPOLLIN);
+  exchange(pair, set.get());
+  pair.put();
+  epoll_event event{};
+  for (const int room : {0, -1}) {
+    EXPECT_EQ(::epoll_wait(set.get(), &event, room, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_EQ(wait(set.get()), EPOLLIN);
+  pair.take();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -188,6 +189,20 @@ TEST(Calls, SplicingIntoAPipeWithoutReaderBreaksIt) {
   EXPECT_EQ(::splice(pair.server.get(), nullptr, in.get(), nullptr, 5, 0), -1);
   EXPECT_EQ(errno, EPIPE);
   ::signal(SIGPIPE, SIG_DFL);
+  EXPECT_EQ(receive(pair.server.get()), "hello");
+}
+
+// What comes has no places.
+TEST(Calls, SplicingFromAPlaceIsRefusedAlsoAsASentFile) {
+  const UsedPair pair;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  pair.put("hello");
+  off_t offset = 0;
+  ASSERT_EQ(::sendfile(in.get(), pair.server.get(), &offset, 5), -1);
+  EXPECT_EQ(errno, ESPIPE);
   EXPECT_EQ(receive(pair.server.get()), "hello");
 }
 
