@@ -269,7 +269,7 @@ class SessionBase {
   // Whether the next packet may be taken, which says that it brings so many descriptors.
   virtual bool may_take(std::size_t, process::InHand&) noexcept { return true; }
   // Whether what comes may be long in closing.
-  [[nodiscard]] virtual bool is_strangers() const noexcept = 0;
+  [[nodiscard]] virtual bool is_strangers() noexcept = 0;
   // Whether the socket tells who has sent a packet.
   [[nodiscard]] virtual bool tells_sender() const noexcept { return false; }
   // Whether more descriptors may be kept here than there are now.
