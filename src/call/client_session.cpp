@@ -88,7 +88,7 @@ PrivateFd make_memory() {
 Maker maker_of(int port) {
   const Credentials maker = peer_credentials(port);
   const uid_t user = maker.uid;
-  return {.user = user, .trusted = user == 0 || same_user(user, ::geteuid()), .process = maker.pid};
+  return {.user = user, .trusted = process::is_own(user), .process = maker.pid};
 }
 
 UniqueFd duplicate_descriptor(int fd) {

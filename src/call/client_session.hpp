@@ -210,7 +210,7 @@ class ClientSession final : public SessionBase {
   Outcome fail(Outcome outcome) const noexcept;
   [[nodiscard]] uid_t owner() const noexcept override { return maker_.user; }
   [[nodiscard]] bool is_client() const noexcept override { return true; }
-  [[nodiscard]] bool is_strangers() const noexcept override { return !maker_.trusted; }
+  [[nodiscard]] bool is_strangers() noexcept override { return !maker_.trusted; }
   // A server has no more of the table than clients have of its own.
   bool may_take(std::size_t claimed, process::InHand&) noexcept override {
     return arrived_descriptors() + claimed <= process::descriptor_table() / 2;

@@ -114,7 +114,16 @@ ServerSession::~ServerSession() {
   close_later(caller.uid, std::move(sockets_.mine), std::move(charge_));
 }
 
-bool ServerSession::trusts_other() const noexcept { return same_user(caller.uid, ::geteuid()); }
+bool ServerSession::trusts_other() const noexcept { return process::is_only(caller.uid); }
+
+bool ServerSession::is_still_own_user() noexcept {
+  const std::uint64_t now = process::credentials_epoch();
+  if (process::are_changed_credentials_told() && own_in_.load(std::memory_order_relaxed) == now)
+    return true;
+  if (!process::is_own(caller.uid)) return false;
+  own_in_.store(now, std::memory_order_relaxed);
+  return true;
+}
 
 bool ServerSession::other_packet(const Packet& packet) noexcept {
   if (!packet.sender || packet.sender->pid != caller.pid) return false;

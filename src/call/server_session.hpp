@@ -249,8 +249,11 @@ class ServerSession final : public SessionBase {
     return now.kind == Kind::done && now.size != 0 && now.number == untold_;
   }
   [[nodiscard]] Charge charged(Resource resource, std::size_t amount, std::size_t most) noexcept;
+  // Whether it is so now. Where nobody tells of changes, a system call.
+  [[nodiscard]] bool is_own_user() noexcept { return own_user_ && is_still_own_user(); }
+  bool is_still_own_user() noexcept;
   [[nodiscard]] Charge bytes_charged(std::size_t bytes, std::size_t most) noexcept {
-    return own_user_ ? Charge::exempt() : charged(Resource::bytes, bytes, most);
+    return is_own_user() ? Charge::exempt() : charged(Resource::bytes, bytes, most);
   }
   class Sending;
   // For who has untaken_lock_.
@@ -273,7 +276,7 @@ class ServerSession final : public SessionBase {
   void let_go_of_transfer() noexcept override { drop_transfer(true); }
   bool other_packet(const Packet& packet) noexcept override;
   bool may_take(std::size_t claimed, process::InHand& in_hand) noexcept override;
-  [[nodiscard]] bool is_strangers() const noexcept override { return !own_user_; }
+  [[nodiscard]] bool is_strangers() noexcept override { return !is_own_user(); }
   [[nodiscard]] bool tells_sender() const noexcept override { return true; }
   bool may_keep(std::size_t count) noexcept override;
   bool may_hold(std::size_t bytes, Charge& charge) noexcept override {
@@ -298,7 +301,10 @@ class ServerSession final : public SessionBase {
   std::atomic<bool> telling_{false};
   CallerIdentity identity_;
   bool introduced_ = false;
-  const bool own_user_;            // when the session began
+  // Of the process's own user, or root, when the session began; and so known in that epoch of
+  // credentials.
+  const bool own_user_;
+  std::atomic<std::uint64_t> own_in_{UINT64_MAX};
   const std::size_t most_inline_;  // bytes of a request that the slot holds
   Charge charge_;                  // the session's own descriptors
   Charge for_identity_;

@@ -269,11 +269,12 @@ class SessionBase {
   [[nodiscard]] std::size_t arrived_descriptors() const noexcept;
   // Whether the next packet may be taken, which says that it brings so many descriptors.
   virtual bool may_take(std::size_t, process::InHand&) noexcept { return true; }
-  // Two questions, since the ids of a server may change while a session lasts. Whether what comes
-  // may be long in closing is decided when the session begins, and accounts rest on it. Whether
-  // the other side may be relied upon to leave the memory alone that both have, a server asks the
-  // ids now, for each such memory; a client knows both from the beginning.
-  [[nodiscard]] virtual bool is_strangers() const noexcept = 0;
+  // Two questions, of which a server asks the ids each time, as they may change while a session
+  // lasts; a client knows both from the beginning. Whether what comes may be long in closing, as of
+  // anybody but root and the process's own user: what began as a stranger's stays so, for accounts
+  // rest on it. And whether the other side, the very same user, may be relied upon to leave the
+  // memory alone that both have.
+  [[nodiscard]] virtual bool is_strangers() noexcept = 0;
   [[nodiscard]] virtual bool trusts_other() const noexcept = 0;
   // Whether the socket tells who has sent a packet.
   [[nodiscard]] virtual bool tells_sender() const noexcept { return false; }

@@ -128,7 +128,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
 
   // Somebody connects.
   void on_readable(std::uint32_t) noexcept override {
-    if (maker_ == 0 || process::same_user(maker_, ::geteuid())) {
+    if (process::is_own(maker_)) {
       if (!acceptor_.accept_waiting(visitor_maker())) detach();
       return;
     }

@@ -193,11 +193,10 @@ UniqueFd open_attached(int fd, const struct stat& status, Deadline within, Sough
   if (sought == Sought::file_or_door && refusal != ETIMEDOUT) refusal = 0;
   if (!connection) return {};
   try {
-    const uid_t self = ::geteuid();
     UniqueFd copy;
-    if (process::same_user(self, connection.server())) {
+    if (process::is_only(connection.server())) {
       connection.ask(std::array{fd}, kPurposeOpen);
-    } else if (self == 0 && process::knows_all_users()) {
+    } else if (::geteuid() == 0 && process::knows_all_users()) {
       connection.ask({}, kPurposeOpen);
     } else if (copy = reopened(fd); copy) {
       connection.ask(std::array{copy.get()}, kPurposeOpen);

@@ -115,10 +115,9 @@ class Line {
 };
 
 // Whose group cannot be known here is in none.
-bool in_group(const Credentials& who, std::span<const gid_t> groups) noexcept {
-  const gid_t ours = ::getegid();
-  return (who.gid == ours || std::ranges::find(groups, ours) != groups.end()) &&
-         (!process::is_overflow_id(ours) || process::knows_all_users());
+bool in_group(const Credentials& who, std::span<const gid_t> groups, gid_t group) noexcept {
+  return (who.gid == group || std::ranges::find(groups, group) != groups.end()) &&
+         (!process::is_overflow_id(group) || process::knows_all_users());
 }
 
 }  // namespace
@@ -151,12 +150,14 @@ UniqueFd listen_at(std::string_view prefix, std::string_view full_name) {
   return fd;
 }
 
-bool may_connect(const Credentials& who, std::span<const gid_t> groups, mode_t mode) noexcept {
+bool may_connect(const Credentials& who, std::span<const gid_t> groups,
+                 const Permissions& of) noexcept {
   constexpr mode_t kWrite = 2;
   if (who.uid == 0) return true;
-  if (process::same_user(who.uid, ::geteuid()))
+  mode_t mode = of.mode;
+  if (process::same_user(who.uid, of.owner))
     mode >>= 6;
-  else if (in_group(who, groups))
+  else if (in_group(who, groups, of.group))
     mode >>= 3;
   return (mode & kWrite) != 0;
 }

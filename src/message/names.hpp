@@ -37,9 +37,15 @@ inline constexpr std::string_view kStatusPrefix = "farcall/message-status/";
 
 // Throws SystemError: EADDRINUSE.
 UniqueFd listen_at(std::string_view prefix, std::string_view full_name);
-// Whether the write bits let that user in, as with files. `groups`: who has them beside its own
-// one.
-bool may_connect(const Credentials& who, std::span<const gid_t> groups, mode_t mode) noexcept;
+// Whose a channel is, and whom it lets in: as with files, by the write bits.
+struct Permissions {
+  uid_t owner;
+  gid_t group;
+  mode_t mode;
+};
+// `groups`: who has them beside its own one.
+bool may_connect(const Credentials& who, std::span<const gid_t> groups,
+                 const Permissions& of) noexcept;
 
 // What the server sends: a descriptor, or an errno. Never waits.
 void answer(int socket, int error, UniqueFd descriptor);

@@ -205,6 +205,7 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
  public:
   SharedChannel(unsigned flags, mode_t mode);
   ~SharedChannel() override;
+  [[nodiscard]] uid_t owner() const noexcept { return permissions_.owner; }
   // Others may find it by name from now on. Throws SystemError.
   void attach(const std::string& full_name);
 
@@ -255,7 +256,7 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   [[nodiscard]] bool others_wait() const noexcept;
 
   const unsigned flags_;
-  const mode_t mode_;
+  const Permissions permissions_;  // of who has made it
   Port port_;
   std::string full_name_;
   std::vector<std::shared_ptr<Listener>> listeners_;

@@ -96,7 +96,7 @@ class SharedChannel::Listener final : public process::Watch,
       } else if (for_status_) {
         if (process::is_own(who.uid)) tell_status(client.get(), *channel);
       } else if (!has_number_here(who) ||
-                 !may_connect(who, groups_of(client.get()), channel->mode_)) {
+                 !may_connect(who, groups_of(client.get()), channel->permissions_)) {
         message::answer(client.get(), EACCES, {});
       } else {
         greet(client.get(), *channel, who.uid);
@@ -142,7 +142,7 @@ SharedChannel::SharedChannel(unsigned flags, mode_t mode)
     : Channel(false),
       serial(next_serial.fetch_add(1, std::memory_order_relaxed)),
       flags_(flags),
-      mode_(mode),
+      permissions_{.owner = ::geteuid(), .group = ::getegid(), .mode = mode},
       port_(limits(), wait_mode()),
       notices_(port_.open_endpoint({}, {})) {}
 

@@ -131,7 +131,7 @@ class SharedConnection::UnblockPolicy final : public RetryPolicy {
     if ((connection_.flags_ & FARCALL_UNBLOCK) == 0) return false;
     if (!first_) {
       first_ = outcome;
-      if (!connection_.maker_.trusted) grace_ = Deadline::after(kGrace);
+      if (!process::is_own(connection_.maker_.user)) grace_ = Deadline::after(kGrace);
     } else if (!grace_.is_never() && monotonic_ns() >= grace_.at()) {
       return false;
     }
@@ -332,7 +332,7 @@ class SharedEngine final : public Engine {
 
   std::shared_ptr<Channel> create(std::string_view name, unsigned flags, mode_t mode) override {
     auto channel = std::make_shared<SharedChannel>(flags, mode);
-    if (!name.empty()) channel->attach(own_name(name));
+    if (!name.empty()) channel->attach(own_name(name, std::to_string(channel->owner())));
     return channel;
   }
 

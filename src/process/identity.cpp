@@ -74,4 +74,12 @@ bool same_user(uid_t a, uid_t b) noexcept {
   return a == b && (!is_overflow_id(a) || knows_all_users());
 }
 
+bool is_only(uid_t user) noexcept {
+  uid_t real = 0;
+  uid_t effective = 0;
+  uid_t saved = 0;
+  return ::getresuid(&real, &effective, &saved) == 0 && real == user && saved == user &&
+         same_user(user, effective);
+}
+
 }  // namespace farcall::process

@@ -20,4 +20,8 @@ bool knows_all_users() noexcept;
 // nobody's: it does not even equal itself.
 bool same_user(uid_t a, uid_t b) noexcept;
 
+// Whether this process is that user and nobody else: by its real, effective and saved ids. Who acts
+// for a user, and can become another again, is not: that user may not trace it, nor end it.
+bool is_only(uid_t user) noexcept;
+
 }  // namespace farcall::process

@@ -62,7 +62,7 @@ std::size_t descriptor_table() noexcept {
   return ::getrlimit(RLIMIT_NOFILE, &table) == 0 ? table.rlim_cur : 1024;
 }
 
-bool is_own(uid_t user) noexcept { return user == 0 || same_user(user, ::geteuid()); }
+bool is_own(uid_t user) noexcept { return user == 0 || is_only(user); }
 
 Charge::Charge(Resource resource, uid_t user, std::size_t amount, std::size_t most) noexcept
     : resource_(resource), own_(is_own(user)), user_(user), generation_(generation()) {

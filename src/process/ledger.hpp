@@ -16,7 +16,8 @@ namespace farcall::process {
 // them.
 enum class Resource : unsigned char { descriptors, bytes, in_flight };
 
-// Whoever may do as it likes with this process: its own user now, and root.
+// Whoever may do as it likes with this process: its own user, where it is nobody else now, and
+// root.
 bool is_own(uid_t user) noexcept;
 
 // How many descriptors this process may have.

@@ -190,10 +190,13 @@ inline std::uint64_t credentials_epoch() noexcept {
 }
 // From now on all who change them say so, system calls of the program's own apart.
 void tell_of_changed_credentials() noexcept;
+inline bool are_changed_credentials_told() noexcept {
+  return detail::credentials_told.load(std::memory_order_relaxed);
+}
 // Before they matter: forgets those of another effective user or group than the process has now.
 // Two system calls, where nobody else tells of changes.
 inline void notice_changed_credentials() noexcept {
-  if (!detail::credentials_told.load(std::memory_order_relaxed)) [[unlikely]]
+  if (!are_changed_credentials_told()) [[unlikely]]
     detail::compare_credentials();
 }
 

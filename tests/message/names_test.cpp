@@ -48,21 +48,23 @@ TEST(MessageNames, MayBeginWithTheirUsersNumber) {
   EXPECT_EQ(full_names("x", kModulesOwnUser), (std::vector<std::string>{"~/x", "0/x"}));
 }
 
+Permissions of(mode_t mode) { return {.owner = ::geteuid(), .group = ::getegid(), .mode = mode}; }
+
 // As with files: of the three only the one that is about somebody counts.
 TEST(MessageNames, TheModeIsReadAsThatOfAFile) {
   const Credentials own{.pid = 1, .uid = ::geteuid(), .gid = ::getegid() + 1};
   const Credentials group{.pid = 1, .uid = kNobody, .gid = ::getegid()};
   const Credentials other{.pid = 1, .uid = kNobody, .gid = ::getegid() + 1};
   const Credentials root{.pid = 1, .uid = 0, .gid = 0};
-  EXPECT_TRUE(may_connect(root, {}, 0));
+  EXPECT_TRUE(may_connect(root, {}, of(0)));
   if (::geteuid() != 0) {
-    EXPECT_TRUE(may_connect(own, {}, 0200));
-    EXPECT_FALSE(may_connect(own, {}, 0577));
+    EXPECT_TRUE(may_connect(own, {}, of(0200)));
+    EXPECT_FALSE(may_connect(own, {}, of(0577)));
   }
-  EXPECT_TRUE(may_connect(group, {}, 0020));
-  EXPECT_FALSE(may_connect(group, {}, 0757));
-  EXPECT_TRUE(may_connect(other, {}, 0002));
-  EXPECT_FALSE(may_connect(other, {}, 0775));
+  EXPECT_TRUE(may_connect(group, {}, of(0020)));
+  EXPECT_FALSE(may_connect(group, {}, of(0757)));
+  EXPECT_TRUE(may_connect(other, {}, of(0002)));
+  EXPECT_FALSE(may_connect(other, {}, of(0775)));
 }
 
 // Where a process does not know other groups, they all look alike, and like its own.
@@ -70,8 +72,8 @@ TEST(MessageNames, WhoseGroupCannotBeKnownIsInNone) {
   in_child([] {
     if (::unshare(CLONE_NEWUSER) != 0) GTEST_SKIP() << "no user namespaces here";
     const Credentials unknown{.pid = 1, .uid = kNobody, .gid = ::getegid()};
-    EXPECT_FALSE(may_connect(unknown, {}, 0020));
-    EXPECT_TRUE(may_connect(unknown, {}, 0002));
+    EXPECT_FALSE(may_connect(unknown, {}, of(0020)));
+    EXPECT_TRUE(may_connect(unknown, {}, of(0002)));
   });
 }
 

@@ -16,6 +16,8 @@
 #include <thread>
 
 #include "harness/child.hpp"
+#include "process/identity.hpp"
+#include "process/ledger.hpp"
 #include "process/per_process.hpp"
 
 namespace farcall::test {
@@ -185,6 +187,27 @@ TEST(PerProcess, IsAnotherOneInAChild) {
   });
   EXPECT_EQ(&process::PerProcess<Own>::here(), parents);
   EXPECT_EQ(parents->value, 8);
+}
+
+TEST(OwnUser, IsOnlyWhoTheProcessIsAltogether) {
+  if (!is_root()) GTEST_SKIP() << "only root can become somebody else";
+  EXPECT_TRUE(process::is_only(0));
+  const uid_t user = kNobody;
+  const auto is_own_as = [user](uid_t real, uid_t effective, uid_t saved) {
+    const Shared<std::atomic<bool>> own;
+    in_child([&] {
+      ASSERT_EQ(::setresuid(real, effective, saved), 0);
+      EXPECT_TRUE(process::is_own(0));
+      *own = process::is_own(user);
+      EXPECT_EQ(process::is_only(user), *own);
+    });
+    return own->load();
+  };
+  EXPECT_TRUE(is_own_as(user, user, user));
+  EXPECT_FALSE(is_own_as(0, user, 0));
+  EXPECT_FALSE(is_own_as(user, user, 0));
+  EXPECT_FALSE(is_own_as(0, user, user));
+  EXPECT_FALSE(is_own_as(user, 0, user));
 }
 
 }  // namespace
