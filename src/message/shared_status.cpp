@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <span>
 
@@ -95,9 +96,11 @@ std::string ask_status(const std::string& full_name) {
   }
   std::string text;
   char bytes[4096];
-  constexpr std::size_t kMost = std::size_t{64} << 20;
+  // Whatever the server has put there. A line of an honest one is some 60 bytes.
+  constexpr std::size_t kMost = std::size_t{1} << 20;
   while (text.size() < kMost) {
-    const ssize_t count = ::pread(file.get(), bytes, sizeof bytes, static_cast<off_t>(text.size()));
+    const ssize_t count = ::pread(file.get(), bytes, std::min(sizeof bytes, kMost - text.size()),
+                                  static_cast<off_t>(text.size()));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw_errno("read a channel's status");
     if (count == 0) break;

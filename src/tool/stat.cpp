@@ -173,7 +173,9 @@ std::vector<Process> find(const Stat& stat, std::string& reason) {
   }
   for (Process& process : watch::Everybody().look()) {
     std::erase_if(process.ends, [&](const End& end) { return !has_name(process, end, stat.what); });
-    if (!process.ends.empty()) found.push_back(std::move(process));
+    // By the name of a command also one that has closed all that it had.
+    const bool is_it = !process.closed.empty() && watch::printable(process.command) == stat.what;
+    if (is_it || !process.ends.empty()) found.push_back(std::move(process));
   }
   if (found.empty())
     reason = fmt::format("nobody that you may look at has anything named {} open", stat.what);

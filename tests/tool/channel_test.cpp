@@ -11,6 +11,7 @@
 #include <regex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "farcall/memory.hpp"
 #include "farcall/message.hpp"
@@ -198,6 +199,44 @@ class Liar {
   UniqueFd socket_;
   std::thread thread_;
 };
+
+// Names of a user who answers for none.
+class Silent {
+ public:
+  explicit Silent(unsigned names) : user_("4012345678") {
+    for (unsigned i = 0; i < names; ++i) {
+      const AbstractAddress address("farcall/message-status/" + user_ + "/silent-" +
+                                    std::to_string(::getpid()) + "-" + std::to_string(i));
+      sockets_.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      EXPECT_EQ(::bind(sockets_.back().get(), address.get(), address.size()), 0);
+      EXPECT_EQ(::listen(sockets_.back().get(), 16), 0);
+    }
+  }
+  [[nodiscard]] const std::string& user() const { return user_; }
+
+ private:
+  const std::string user_;
+  std::vector<UniqueFd> sockets_;
+};
+
+// Root may serve a name of any user.
+TEST(ChannelCommand, AsksNobodyForLongWhoIsLongInAnswering) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be believed with another user's name";
+  const Silent silent(6);
+  const Finished listed = run_farcall({"channel", "list"});
+  EXPECT_EQ(listed.code, 1);
+  EXPECT_TRUE(
+      std::regex_search(listed.out, std::regex("\n" + silent.user() + "/ +[456] more, not asked")))
+      << listed.out;
+}
+
+TEST(ChannelCommand, CountsOnlyStatesThatThereAre) {
+  const Liar liar(
+      "channel x engine shared\nsend-blocked 1 1 priority 9\nsend-blockaded 2 2 priority 9\n");
+  const Finished listed = run_farcall({"channel", "list", "--threads"});
+  EXPECT_EQ(listed.out.find("blockaded"), std::string::npos) << listed.out;
+  EXPECT_NE(listed.out.find("\n  send-blocked    1 1 "), std::string::npos) << listed.out;
+}
 
 TEST(ChannelCommand, ListsNothingThatATerminalWouldObey) {
   const Liar liar("channel x engine \033[5mshared\nsend-blocked ../1 1 priority \033[7m9\n");
