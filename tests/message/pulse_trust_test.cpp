@@ -237,17 +237,20 @@ TEST(MessagePulseSender, TakesOnlyASocketOfPackets) {
 
 // Each that asks may be answered with descriptors that are long in closing.
 TEST(MessagePulseSender, AsksNoStrangerOfWhomTooMuchWaitsToBeClosed) {
-  const auto closed = std::make_shared<std::atomic<bool>>(false);
-  std::atomic<std::size_t> begun{0};
-  const auto close_one = [&begun, closed] {
-    process::run_later(kNobody, [&begun, closed] {
-      ++begun;
-      closed->wait(false);
+  struct State {
+    std::atomic<bool> closed{false};
+    std::atomic<std::size_t> begun{0};
+  };
+  const auto state = std::make_shared<State>();
+  const auto close_one = [state] {
+    process::run_later(kNobody, [state] {
+      ++state->begun;
+      state->closed.wait(false);
     });
   };
-  while (begun < process::kThreadsPerUser) {
+  for (std::size_t i = 1; i <= process::kThreadsPerUser; ++i) {
     close_one();
-    ASSERT_TRUE(eventually([&, before = begun.load()] { return begun != before; }));
+    ASSERT_TRUE(eventually([&] { return state->begun == i; }));
   }
   while (!process::behind(kNobody)) close_one();
   const auto [server, branch] = packet_socket_pair();
@@ -259,8 +262,8 @@ TEST(MessagePulseSender, AsksNoStrangerOfWhomTooMuchWaitsToBeClosed) {
     EXPECT_EQ(error.code().value(), EAGAIN);
   }
   EXPECT_EQ(take_packet(server.get()).kind, Packet::Kind::nothing);
-  *closed = true;
-  closed->notify_all();
+  state->closed = true;
+  state->closed.notify_all();
   ASSERT_TRUE(eventually([] { return !process::behind(kNobody); }));
   const PulseSender sender(branch.get(), stranger, pulse_packet(1));
   EXPECT_EQ(take_packet(server.get()).descriptors.size(), 2U);
