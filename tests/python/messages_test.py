@@ -489,30 +489,3 @@ def test_a_message_that_there_is_no_memory_for_is_answered(monkeypatch):
                 channel.receive(timeout=60)
             thread.join()
     assert errors == [errno.ENOMEM]
-
-
-SPIN = """
-import sys
-from farcall import messages
-with messages.connect(sys.argv[1], timeout=60) as connection:
-    try:
-        print("begins", flush=True)
-        getattr(connection, sys.argv[2])(b"x", timeout=600)
-    except KeyboardInterrupt:
-        print("interrupted", flush=True)
-"""
-
-
-# The kernel ends only what sleeps.
-@pytest.mark.parametrize("method", ["send", "send_one_way"])
-def test_a_signal_ends_what_does_not_sleep(name, method):
-    with messages.Channel(name), subprocess.Popen(
-            [sys.executable, "-c", SPIN, name, method], stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "FARCALL_WAIT": "spin"}) as sender:
-        assert sender.stdout.readline() == "begins\n"
-        time.sleep(0.05)
-        sender.send_signal(signal.SIGINT)
-        try:
-            assert sender.communicate(timeout=30)[0] == "interrupted\n"
-        finally:
-            sender.kill()
