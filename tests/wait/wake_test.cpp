@@ -148,6 +148,32 @@ TEST(Wake, ByADoorbellIsKnownToBeUnderWay) {
   EXPECT_FALSE(waiter.finish_poll(mine)) << "it has come";
 }
 
+// The doorbells that have ended sleeps are not waited for afterwards.
+TEST(Wake, ByADoorbellThatASleeperHasHeardIsNotUnderWay) {
+  const std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
+  WaitState sleepers{};
+  WaitState peers{};
+  std::atomic<bool> word{false};
+  Waiter waiter(lifeline.first.get(), WaitMode::block);
+  Waiter waker(lifeline.second.get(), WaitMode::block);
+  for (const bool in_vain : {true, false}) {
+    std::thread wakes([&] {
+      while (sleepers.parked != WaitState::kOnDescriptor) std::this_thread::yield();
+      if (!in_vain) word = true;
+      waker.wake(peers, sleepers);
+      if (!in_vain) return;
+      while (sleepers.parked == WaitState::kAwake) std::this_thread::yield();
+      word = true;
+      waker.wake(peers, sleepers);
+    });
+    EXPECT_EQ(waiter.wait(sleepers, peers, Deadline::never(), [&] { return word.load(); }),
+              Outcome::ok);
+    wakes.join();
+    word = false;
+    EXPECT_FALSE(waiter.finish_poll(sleepers)) << in_vain;
+  }
+}
+
 // One who has seen the first poll, and is kept before it takes the word, wakes the first only.
 TEST(Wake, OfOnePollIsNotOfTheNext) {
   const std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
