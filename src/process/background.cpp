@@ -322,8 +322,12 @@ void hang_up_later(uid_t user, PrivateFd&& socket) noexcept {
   close_later(user, std::move(socket));
 }
 
-bool close_turned_away(PrivateFd&& client) noexcept {
+bool close_turned_away(uid_t user, PrivateFd&& client) noexcept {
   if (!client.is_here()) return true;
+  if (is_own(user)) {
+    close_later(user, std::move(client));
+    return true;
+  }
   try {
     PrivateFd mine = std::move(client);
     mine.become_peers();

@@ -80,10 +80,10 @@ class InHand {
 void close_later(uid_t user, PrivateFd&& fd, Charge held = {}) noexcept;
 void close_later(uid_t user, UniqueFd fd) noexcept;
 void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept;
-// Closes a socket that was accepted, of somebody who is not let in. Whatever is in it, that does
-// not last, so it waits for others of its kind alone, not for what its user has left here. False:
-// as turned_away_wait().
-bool close_turned_away(PrivateFd&& client) noexcept;
+// Closes a socket that was accepted, of `user`, who is not let in. Whatever is in it, that does not
+// last, so it waits for others of its kind alone, not for what its user has left here; that of the
+// process's own user as close_later(). False: as turned_away_wait().
+bool close_turned_away(uid_t user, PrivateFd&& client) noexcept;
 // Whether so many of these wait that nobody is to be accepted for a moment.
 bool turned_away_wait() noexcept;
 // Tells the other side of a unix socket, that user's, at once that this one is gone. Packets that

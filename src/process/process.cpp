@@ -225,7 +225,8 @@ Lasting close_of(int fd) noexcept {
   if (domain == AF_UNIX) {
     // What nobody has taken may bring files of its own.
     pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
-    return ::poll(&waiting, 1, 0) == 0 ? Lasting::no : Lasting::yes;
+    const bool known = ::poll(&waiting, 1, 0) >= 0;
+    return known && (waiting.revents & POLLIN) == 0 ? Lasting::no : Lasting::yes;
   }
   linger asked{};
   size = sizeof asked;

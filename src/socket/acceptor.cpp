@@ -88,7 +88,7 @@ bool Acceptor::accept_waiting(const Take& take) noexcept {
       take(client, who, full);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
     }
-    if (client && !close_turned_away(PrivateFd(std::move(client)))) {
+    if (client && !close_turned_away(who.uid, PrivateFd(std::move(client)))) {
       watch_for(EPOLLET);  // for nothing
       look_again_later();
       return true;
@@ -179,7 +179,14 @@ void Acceptor::look_again_later() noexcept {
 // Nobody comes any more. Who was not let in may have sent something all the same.
 void Acceptor::turn_all_away() noexcept {
   spare_.reset();
-  while (UniqueFd client = accept_one()) (void)close_turned_away(PrivateFd(std::move(client)));
+  while (UniqueFd client = accept_one()) {
+    uid_t who = 0;
+    try {
+      who = peer_credentials(client.get()).uid;
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): then it is this process's own
+    }
+    (void)close_turned_away(who, PrivateFd(std::move(client)));
+  }
 }
 
 void Acceptor::close() noexcept {

@@ -95,7 +95,7 @@ auto accept_own(int listener, Deadline deadline, std::optional<SignalCount> sinc
     const uid_t who = peer_credentials(client.get()).uid;
     if (process::is_own(who)) return client;
     // With what it may have sent. Strangers who come without end take none of the caller's time.
-    bool waits = !process::close_turned_away(process::PrivateFd(std::move(client)));
+    bool waits = !process::close_turned_away(who, process::PrivateFd(std::move(client)));
     while (monotonic_ns() < deadline.at()) {
       if (since && SignalCount::now() != *since) throw SystemError(EINTR, "accept");
       if (!waits) break;
