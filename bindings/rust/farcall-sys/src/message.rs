@@ -189,6 +189,8 @@ extern "C" {
 
     /// Of this thread's next call that waits.
     pub fn farcall_timeout(nanoseconds: i64) -> c_int;
+    /// For handlers of signals, where the library was loaded by dlopen(3).
+    pub fn farcall_caught_signal();
     /// Of this thread's messages.
     pub fn farcall_priority() -> c_int;
     /// After its scheduling has changed.
