@@ -71,7 +71,7 @@ class KernelConnection final : public Connection {
  public:
   explicit KernelConnection(UniqueFd fd) : fd_(std::move(fd)) {}
   int send(Sending& sending, Deadline deadline) override;
-  void pulse(int priority, int code, std::int64_t value) override;
+  int pulse(int priority, int code, std::int64_t value) override;
   void watch_death(const std::shared_ptr<Channel>& channel, std::int64_t value) override;
   int descriptor() override { return fd_.get(); }
   void close() noexcept override;

@@ -72,8 +72,11 @@ int KernelConnection::send(Sending& sending, Deadline deadline) {
   return static_cast<int>(send.status);
 }
 
-void KernelConnection::pulse(int priority, int code, std::int64_t value) {
-  check(::stplr_pulse_priority(fd_.get(), priority, code, value), "pulse");
+int KernelConnection::pulse(int priority, int code, std::int64_t value) {
+  const int result = ::stplr_pulse_priority(fd_.get(), priority, code, value);
+  if (result < 0 && errno == EAGAIN) return EAGAIN;
+  check(result, "pulse");
+  return 0;
 }
 
 // The kernel knows the channels that are told; a forked child has others than its parent.

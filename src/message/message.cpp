@@ -344,8 +344,9 @@ ssize_t farcall_writev(int64_t id, size_t offset, const struct iovec* from, int 
 int farcall_pulse(int connection, int priority, int code, int64_t value) {
   return guarded([&] {
     if (code < 0 || priority < 0) throw SystemError(EINVAL, "a pulse");
-    Thread::here().connection(connection)->pulse(priority, code, value);
-    return 0;
+    const int error = Thread::here().connection(connection)->pulse(priority, code, value);
+    if (error != 0) errno = error;
+    return error == 0 ? 0 : -1;
   });
 }
 

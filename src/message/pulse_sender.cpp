@@ -80,10 +80,10 @@ bool PulseSender::add(int branch, const PulsePacket& packet, bool& ended) {
   return !page().count.compare_exchange_strong(count, count + 1, std::memory_order_acq_rel);
 }
 
-bool PulseSender::send(int branch, const PulsePacket& packet) {
-  if (!socket_ && has_server_ended()) throw SystemError(ESRCH, "the server has gone");
+std::optional<int> PulseSender::send(int branch, const PulsePacket& packet) {
+  if (!socket_ && has_server_ended()) return ESRCH;
   bool ended = false;
-  if (page_ && !add(branch, packet, ended)) return !ended;
+  if (page_ && !add(branch, packet, ended)) return ended ? std::nullopt : std::optional(0);
   if (!socket_) {
     const process::NoFork guard;
     Packet answer = take_strangers_packet(answers_.get());
@@ -91,7 +91,7 @@ bool PulseSender::send(int branch, const PulsePacket& packet) {
     if (answer.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "a socket for pulses");
     if (answer.kind != Packet::Kind::descriptors || answer.descriptors.size() != 1 ||
         !is_packet_socket(answer.descriptors[0].get()))
-      return false;
+      return {};
     socket_ = process::PrivateFd(std::move(answer.descriptors[0]));
     hang_up(answers_);
     page_.reset();
@@ -99,14 +99,13 @@ bool PulseSender::send(int branch, const PulsePacket& packet) {
   return send_at_once(packet);
 }
 
-bool PulseSender::send_at_once(const PulsePacket& packet) const {
-  if (!socket_) return false;
-  if (has_server_ended()) throw SystemError(ESRCH, "the server has gone");
+std::optional<int> PulseSender::send_at_once(const PulsePacket& packet) const noexcept {
+  if (!socket_) return {};
+  if (has_server_ended()) return ESRCH;
   for (;;) {
-    if (::send(socket_.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
-      return true;
-    if (errno == EAGAIN) throw SystemError(EAGAIN, "too many pulses");
-    if (errno != EINTR) return false;
+    if (::send(socket_.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return 0;
+    if (errno == EAGAIN) return EAGAIN;
+    if (errno != EINTR) return {};
   }
 }
 

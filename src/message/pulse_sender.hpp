@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 
 #include "call/client_session.hpp"
 
@@ -67,11 +68,11 @@ class PulseSender {
   // What it brings is taken for that of who has asked for it: not once this process is somebody
   // else.
   [[nodiscard]] bool is_own() const noexcept { return epoch_ == process::credentials_epoch(); }
-  // False: nobody listens any more. Throws SystemError: EAGAIN where too many wait, ESRCH where the
-  // server's process has ended.
-  bool send(int branch, const PulsePacket& packet);
-  // The same, of several threads at a time. False also: it is for send().
-  bool send_at_once(const PulsePacket& packet) const;
+  // 0, EAGAIN where too many wait, ESRCH where the server's process has ended; none: nobody listens
+  // any more. Throws SystemError for all else.
+  std::optional<int> send(int branch, const PulsePacket& packet);
+  // The same, of several threads at a time, and in handlers. None also: it is for send().
+  std::optional<int> send_at_once(const PulsePacket& packet) const noexcept;
 
  private:
   // Whether the server's socket is to be used.

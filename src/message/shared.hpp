@@ -296,7 +296,7 @@ class SharedConnection final : public Connection {
   SharedConnection(UniqueFd branch, unsigned flags, std::string_view full_name = {});
   ~SharedConnection() override;
   int send(Sending& sending, Deadline deadline) override;
-  void pulse(int priority, int code, std::int64_t value) override;
+  int pulse(int priority, int code, std::int64_t value) override;
   void watch_death(const std::shared_ptr<Channel>& channel, std::int64_t value) override;
   int descriptor() override { return branch_.get(); }
   void close() noexcept override;
@@ -307,8 +307,10 @@ class SharedConnection final : public Connection {
 
   void leave_parents() noexcept;
   void check_open() const;  // for who holds the lock
-  void send_packet(const PulsePacket& packet);
-  bool send_at_once(const PulsePacket& packet);
+  // 0, EAGAIN or ESRCH; throws SystemError for all else.
+  int send_packet(const PulsePacket& packet);
+  // None: something is to be changed before.
+  std::optional<int> send_at_once(const PulsePacket& packet);
   int finish(Sending& sending, CallResults& results, std::span<std::byte> scratch);
 
   UniqueFd branch_;

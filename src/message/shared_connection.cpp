@@ -136,11 +136,12 @@ class SharedConnection::UnblockPolicy final : public RetryPolicy {
       return false;
     }
     try {
-      connection_.send_packet({.magic = PulsePacket::kMagic,
-                               .code = PulsePacket::kUnblock,
-                               .value = UnblockRequest{.origin = origin_, .number = number_}.pack(),
-                               .priority = own_priority(),
-                               .thread = static_cast<std::uint32_t>(own_thread())});
+      (void)connection_.send_packet(
+          {.magic = PulsePacket::kMagic,
+           .code = PulsePacket::kUnblock,
+           .value = UnblockRequest{.origin = origin_, .number = number_}.pack(),
+           .priority = own_priority(),
+           .thread = static_cast<std::uint32_t>(own_thread())});
     } catch (const SystemError& error) {
       if (error.code().value() == EBADF) return false;  // nobody can be asked any more
     }
@@ -272,16 +273,16 @@ int SharedConnection::finish(Sending& sending, CallResults& results, std::span<s
 }
 
 // Where nothing is to be changed for that: several threads at once, and handlers.
-bool SharedConnection::send_at_once(const PulsePacket& packet) {
+std::optional<int> SharedConnection::send_at_once(const PulsePacket& packet) {
   const Reading guard(lock_);
   check_open();
-  return own_generation_ == process::generation() && pulses_ && pulses_->is_own() &&
-         pulses_->send_at_once(packet);
+  if (own_generation_ != process::generation() || !pulses_ || !pulses_->is_own()) return {};
+  return pulses_->send_at_once(packet);
 }
 
-void SharedConnection::send_packet(const PulsePacket& packet) {
+int SharedConnection::send_packet(const PulsePacket& packet) {
   process::notice_changed_credentials();
-  if (send_at_once(packet)) return;
+  if (const std::optional<int> error = send_at_once(packet)) return *error;
   const Writing guard(lock_);
   check_open();
   leave_parents();
@@ -290,26 +291,26 @@ void SharedConnection::send_packet(const PulsePacket& packet) {
     pulses_ = std::make_unique<PulseSender>(branch_.get(), maker_, packet);
     // A new session is asked for on the same way, and so afterwards.
     client_.retire();
-    return;
+    return 0;
   }
-  if (pulses_->send(branch_.get(), packet)) return;
+  if (const std::optional<int> error = pulses_->send(branch_.get(), packet)) return *error;
   // The server has gone, or it has too many such sockets.
   pulses_.reset();
-  if (events_now(branch_.get(), POLLRDHUP) != 0) throw SystemError(ESRCH, "the server has gone");
-  throw SystemError(EAGAIN, "too many sockets for pulses");
+  return events_now(branch_.get(), POLLRDHUP) != 0 ? ESRCH : EAGAIN;
 }
 
-void SharedConnection::pulse(int priority, int code, std::int64_t value) {
+int SharedConnection::pulse(int priority, int code, std::int64_t value) {
   const int own = own_priority();
   // Nobody gets ahead of those who are more urgent by saying so.
   if (priority > own) throw SystemError(EINVAL, "a pulse");
   if (priority == 0) priority = own;
-  send_packet({.magic = PulsePacket::kMagic,
-               .code = code,
-               .value = value,
-               .priority = static_cast<std::uint32_t>(priority),
-               .thread = static_cast<std::uint32_t>(own_thread())});
-  pulsed_.fetch_add(1, std::memory_order_relaxed);
+  const int error = send_packet({.magic = PulsePacket::kMagic,
+                                 .code = code,
+                                 .value = value,
+                                 .priority = static_cast<std::uint32_t>(priority),
+                                 .thread = static_cast<std::uint32_t>(own_thread())});
+  if (error == 0) pulsed_.fetch_add(1, std::memory_order_relaxed);
+  return error;
 }
 
 void SharedConnection::watch_death(const std::shared_ptr<Channel>& channel, std::int64_t value) {
