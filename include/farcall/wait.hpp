@@ -486,7 +486,9 @@ class Waiter {
   std::uint32_t doorbells_ = 0;
   bool on_descriptor_ = false;  // parked there, for all that this side knows
   std::uint32_t polls_ = 0;
-  std::uint32_t due_ = 0;  // doorbells that the peer has yet to send, or had when they were counted
+  // Doorbells that the peer has yet to send, or had when they were counted. For a moment below
+  // zero, as who sleeps may hear one before it looks at the word.
+  int due_ = 0;
   observe::Half* observed_ = nullptr;
 };
 

@@ -50,22 +50,22 @@ void Waiter::finish(WaitState& mine, WaitState& peer) noexcept {
     futex_wake(peer.parked);
 }
 
-// Whoever has taken the word rings once for it; who sleeps may hear that before it looks at the
-// word, so for a moment there are fewer than none due.
+// Whoever has taken the word rings once for it; a hostile peer rings without a reason.
 void Waiter::leave_descriptor(WaitState& mine) noexcept {
   if (!std::exchange(on_descriptor_, false)) return unpark(mine);
   if (mine.parked.exchange(WaitState::kAwake, std::memory_order_relaxed) == WaitState::kAwake)
     ++due_;
-  // A hostile peer rings without a reason.
-  if (static_cast<std::int32_t>(due_) < 0) due_ = 0;
+  due_ = std::max(due_, 0);
 }
 
-void Waiter::take_doorbells() noexcept { due_ -= drain_.take(drain_.context, lifeline_); }
+void Waiter::take_doorbells() noexcept {
+  due_ -= static_cast<int>(drain_.take(drain_.context, lifeline_));
+}
 
 bool Waiter::finish_poll(WaitState& mine) noexcept {
   leave_descriptor(mine);
   take_doorbells();
-  if (static_cast<std::int32_t>(due_) < 0) due_ = 0;
+  due_ = std::max(due_, 0);
   return due_ != 0;
 }
 

@@ -12,6 +12,7 @@
 #include <atomic>
 
 #include "door/scoped_server.hpp"
+#include "harness/interrupted.hpp"
 
 namespace farcall::door::test {
 namespace {
@@ -27,17 +28,11 @@ TEST(ForkingHandlers, RunWhileTheirThreadForks) {
     ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &alarm, nullptr), 0);
     ASSERT_GE(::door_create(echo, nullptr, DOOR_UNREF), 0);
     ASSERT_EQ(::pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr), 0);
-    static const auto fork_once = [] {
-      const pid_t child = ::fork();
-      if (child == 0) ::_exit(0);
-      while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-      }
-    };
     struct sigaction action {};
     action.sa_flags = SA_RESTART;
     action.sa_handler = [](int) {
       const int saved = errno;
-      fork_once();
+      fork_and_wait();
       ++handled;
       errno = saved;
     };
@@ -47,7 +42,7 @@ TEST(ForkingHandlers, RunWhileTheirThreadForks) {
     for (suseconds_t after = 1; monotonic_ns() < end.at(); after = after % 2000 + 7) {
       const itimerval once{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_usec = after}};
       ASSERT_EQ(::setitimer(ITIMER_REAL, &once, nullptr), 0);
-      fork_once();
+      fork_and_wait();
     }
     const itimerval never{};
     EXPECT_EQ(::setitimer(ITIMER_REAL, &never, nullptr), 0);
