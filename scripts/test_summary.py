@@ -80,16 +80,19 @@ def passed_again(path):
         name for name, _, result, _ in cases if result != "passed"}
 
 
-def read_permitted(path):
-    """All (run, reason) that are permitted to who runs this: a glob and a compiled expression."""
-    permitted = []
+def read_list(path):
+    """All (run, who, reason) of a list of skips: a glob, "all" or "user", and a compiled expression."""
     with open(path, encoding="utf-8") as lines:
         for line in lines:
             if line.strip() and not line.startswith("#"):
                 run, who, reason = line.split(maxsplit=2)
-                if who == "all" or (who == "user" and os.geteuid() != 0):
-                    permitted.append((run, re.compile(reason.strip())))
-    return permitted
+                yield run, who, re.compile(reason.strip())
+
+
+def read_permitted(path):
+    """All (run, reason) that are permitted to who runs this."""
+    return [(run, reason) for run, who, reason in read_list(path)
+            if who == "all" or (who == "user" and os.geteuid() != 0)]
 
 
 def judge_skips(run, cases, permitted):

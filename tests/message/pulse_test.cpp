@@ -306,7 +306,7 @@ TEST(MessagePulse, TheEndOfAConnectionIsToldWhateverThreadHasUsedIt) {
 }
 
 TEST(MessagePulse, IsSentByAHandlerWhateverThatHasInterrupted) {
-  if (over_module()) GTEST_SKIP() << "the module is told by a system call";
+  if (over_module()) GTEST_SKIP() << "the module is here";
   constexpr int kTimes = 5000;
   const Channel channel;
   static int connection = -1;
