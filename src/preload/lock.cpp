@@ -19,19 +19,16 @@ bool Lock::lock_slowly() noexcept {
   constexpr unsigned kSpins = 200;
   constexpr unsigned kYields = 100;
   constexpr unsigned kEnough = 20'000;  // a second at least
-  std::uint32_t me = this_thread();
   for (unsigned tries = 0;; ++tries) {
     std::uint32_t holder = 0;
-    if (holder_.compare_exchange_weak(holder, me, std::memory_order_acquire,
-                                      std::memory_order_relaxed))
-      return true;
-    if (holder == me) {
+    if (take_from(holder)) return true;
+    if (holder == this_thread()) {
       // A copy of a thread that was made by a bare system call goes by its number until here.
       known_thread = 0;
-      me = this_thread();
-      if (holder == me && detail::section.depth > 1) return false;
+      const bool mine = holder == this_thread();
+      if (mine && detail::section.depth > 1) return false;
       // The copy was killed with it.
-      if (holder == me && tries > kEnough) holder_.compare_exchange_strong(holder, 0);
+      if (mine && tries > kEnough) holder_.compare_exchange_strong(holder, 0);
     }
     if (tries < kSpins) {
       relax();
@@ -39,10 +36,7 @@ bool Lock::lock_slowly() noexcept {
       kernel(SYS_sched_yield);
     } else {
       // What the dead were about to change is changed by single stores, so it can be gone on from.
-      if (holder != 0 && is_dead(holder) &&
-          holder_.compare_exchange_strong(holder, me, std::memory_order_acquire,
-                                          std::memory_order_relaxed))
-        return true;
+      if (holder != 0 && is_dead(holder) && take_from(holder)) return true;
       const timespec moment{.tv_sec = 0, .tv_nsec = 50'000};
       kernel(SYS_nanosleep, &moment, nullptr);
     }

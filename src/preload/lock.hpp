@@ -34,10 +34,8 @@ class Lock {
   // False if this very thread holds it: then this handles a fault in the middle of it.
   bool lock() noexcept {
     enter_section();
-    std::uint32_t free = 0;
-    // acquire: pairs with the release in unlock()
-    if (holder_.compare_exchange_strong(free, this_thread(), std::memory_order_acquire,
-                                        std::memory_order_relaxed)) [[likely]]
+    std::uint32_t holder = 0;
+    if (take_from(holder)) [[likely]]
       return true;
     if (lock_slowly()) return true;
     leave_section();
@@ -46,10 +44,8 @@ class Lock {
   // False if anybody holds it.
   bool try_lock() noexcept {
     enter_section();
-    std::uint32_t free = 0;
-    if (holder_.compare_exchange_strong(free, this_thread(), std::memory_order_acquire,
-                                        std::memory_order_relaxed))
-      return true;
+    std::uint32_t holder = 0;
+    if (take_from(holder)) return true;
     leave_section();
     return false;
   }
@@ -60,6 +56,13 @@ class Lock {
 
  private:
   bool lock_slowly() noexcept;
+  // Whether this thread has it now, in the place of `holder`: of nobody (0), or of one that has
+  // died. Otherwise tells in `holder` who has it.
+  bool take_from(std::uint32_t& holder) noexcept {
+    // acquire: pairs with the release in unlock()
+    return holder_.compare_exchange_strong(holder, this_thread(), std::memory_order_acquire,
+                                           std::memory_order_relaxed);
+  }
 
   std::atomic<std::uint32_t> holder_{0};
 };
