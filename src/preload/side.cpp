@@ -12,6 +12,7 @@
 
 #include "preload/close_apart.hpp"
 #include "preload/fork.hpp"
+#include "preload/free_list.hpp"
 #include "preload/handback.hpp"
 #include "preload/holders.hpp"
 #include "preload/listeners.hpp"
@@ -35,13 +36,10 @@ namespace {
 // Shared with children, not with anybody else. The sides come last: their own parts stand behind.
 constexpr std::size_t kPages = 65536;  // of the largest there are
 struct Slab {
-  std::atomic<std::uint64_t> free;  // a count of changes, and the first free side plus one
+  FreeList<kMostSides> free;
   std::atomic<std::uint32_t> made;
-  std::byte rest_of_pages[kPages - 16];  // what stands behind the sides is on pages of its own
-  Side sides[kMostSides];
+  alignas(kPages) Side sides[kMostSides];  // what stands behind them is on pages of its own
 };
-
-static_assert(offsetof(Slab, sides) == kPages && sizeof(Slab) % kPages == 0);
 
 constinit std::atomic<Slab*> slab{nullptr};
 constinit std::array<std::atomic<std::uint16_t>, kMostSides> references{};
@@ -98,25 +96,8 @@ void clear_rings(Side& side) noexcept {
 }
 
 Side* take_vacant(Slab& all) noexcept {
-  std::uint64_t first = all.free.load(std::memory_order_acquire);
-  for (;;) {
-    const auto index = static_cast<std::uint32_t>(first);
-    if (index == 0 || index > kMostSides) return nullptr;
-    Side& side = all.sides[index - 1];
-    const std::uint64_t next = ((first >> 32) + 1) << 32 | side.next_free;
-    if (all.free.compare_exchange_weak(first, next, std::memory_order_acquire)) return &side;
-  }
-}
-
-void vacate(Side& side) noexcept {
-  Slab& all = *slab.load(std::memory_order_relaxed);
-  std::uint64_t first = all.free.load(std::memory_order_relaxed);
-  std::uint64_t next;
-  do {
-    side.next_free = static_cast<std::uint32_t>(first);
-    next = ((first >> 32) + 1) << 32 | (index_of(side) + 1);
-    // release: pairs with the acquire in take_vacant()
-  } while (!all.free.compare_exchange_weak(first, next, std::memory_order_release));
+  const std::uint32_t index = all.free.take();
+  return index == kMostSides ? nullptr : &all.sides[index];
 }
 
 // Sides of forked children that have ended, or executed a program, without closing them.
@@ -132,7 +113,7 @@ void vacate_the_left(Slab& all) noexcept {
         side.processes.load(std::memory_order_acquire) > 0 ||
         now - side.left_at.load(std::memory_order_relaxed) < kLongAgo)
       continue;
-    if (side.generation.compare_exchange_strong(generation, generation + 1)) vacate(side);
+    if (side.generation.compare_exchange_strong(generation, generation + 1)) all.free.put(i);
   }
 }
 
@@ -419,7 +400,7 @@ void release(Released released, Ending ending) noexcept {
   if (ending == Ending::closed) observe_closed(*side);
   stop_observing(*side);
   retire(*side);
-  vacate(*side);
+  slab.load(std::memory_order_relaxed)->free.put(index_of(*side));
 }
 
 unsigned local_references(const Side& side) noexcept {

@@ -94,7 +94,6 @@ struct Side {
   pid_t listener_owner;
   pid_t peer_pid;                     // who agreed to share memory; 0 if that is not known
   std::atomic<std::int64_t> left_at;  // when a process last ended with it
-  std::uint32_t next_free;
 
   static constexpr pid_t kSeveral = -1;
 
