@@ -48,8 +48,7 @@ bool left_bytes_unread(Side& side, int fd) noexcept {
 
 // One end could not give back what it had not read.
 bool is_marked_lost(const Ring& ring) noexcept {
-  return ring.control != nullptr &&
-         ring.control->handback.load(std::memory_order_acquire) == handback::kLost;
+  return ring.control != nullptr && ring.control->handback.look().state == HandbackWord::kLost;
 }
 
 }  // namespace

@@ -33,27 +33,6 @@ constexpr std::int64_t kLongestBeforeClosing = 1'000 * kMillisecond;
 // What anybody has for coming to an end, whatever others have wasted.
 constexpr std::int64_t kMoment = 20 * kMillisecond;
 
-constexpr std::uint64_t state_of(std::uint64_t word) noexcept {
-  return word & ((1U << handback::kStateBits) - 1);
-}
-constexpr bool is_under_way(std::uint64_t word) noexcept {
-  return word != handback::kNone && word != handback::kDone && word != handback::kLost;
-}
-// Bytes `from` up to `to` of the ring's memory are to be sent.
-constexpr unsigned kPlaceBits = 30;
-constexpr std::uint64_t given(std::size_t from, std::size_t to) noexcept {
-  return handback::kGiven | std::uint64_t{from} << handback::kStateBits |
-         std::uint64_t{to} << (handback::kStateBits + kPlaceBits);
-}
-struct Place {
-  std::size_t from, to;
-};
-constexpr Place place_of(std::uint64_t word) noexcept {
-  constexpr std::uint64_t kMask = (std::uint64_t{1} << kPlaceBits) - 1;
-  return {.from = static_cast<std::size_t>(word >> handback::kStateBits & kMask),
-          .to = static_cast<std::size_t>(word >> (handback::kStateBits + kPlaceBits) & kMask)};
-}
-
 bool pause() noexcept {
   const timespec moment{.tv_sec = 0, .tv_nsec = 50'000};
   return kernel(SYS_nanosleep, &moment, nullptr) != -EINTR;
@@ -62,7 +41,7 @@ bool pause() noexcept {
 // Both ends learn that bytes of `direction` are missing. The kernel resets TCP; of unix streams it
 // tells the end, and the libraries tell why.
 void reset(Side& side, int fd, Direction& direction) noexcept {
-  direction.handback.store(handback::kLost, std::memory_order_seq_cst);
+  direction.handback.lose();
   if (is_unix(side.kind)) {
     keep_error(side, ECONNRESET);
     kernel(SYS_shutdown, fd, SHUT_RDWR);
@@ -128,11 +107,11 @@ class GivingBack {
   // False: bytes are missing. Where that is so for another reason than the peer's, over() is true.
   bool give_back() noexcept {
     // In one order with the peer's count of its sends, see Sender::enter_kernel.
-    direction_.handback.store(handback::kAsked, std::memory_order_seq_cst);
+    direction_.handback.ask();
     if (!let_others_read() || !collect()) return false;
     for (std::size_t done = 0; done != collected_.size();)
       if (!give_next(done)) return false;
-    direction_.handback.store(handback::kDone, std::memory_order_release);
+    direction_.handback.done();
     return true;
   }
 
@@ -228,29 +207,27 @@ class GivingBack {
           whole_messages(collected_.as_ring(), done, collected_.size() - done, size));
     if (size == 0) return false;
     std::memcpy(side_.in().bytes, collected_.data() + done, size);
-    direction_.handback.store(given(0, size), std::memory_order_release);
+    direction_.handback.give(0, size);
     ring_doorbell(side_, fd_);
     bool borrowed = false;
     for (const std::int64_t start = monotonic_ns();;) {
-      std::uint64_t word = direction_.handback.load(std::memory_order_acquire);
-      if (state_of(word) == handback::kServed) break;
-      if (state_of(word) == handback::kAgain) {
-        const Place place = place_of(word);
-        if (place.from > place.to || place.to != size) return false;
+      const HandbackWord::Piece now = direction_.handback.look();
+      if (now.state == HandbackWord::kServed) break;
+      if (now.state == HandbackWord::kAgain) {
+        if (!now.is_within(size) || now.to != size) return false;
         std::memcpy(side_.in().bytes, collected_.data() + done, size);
-        direction_.handback.store(given(place.from, size), std::memory_order_release);
+        direction_.handback.give(now.from, size);
       }
       // Also of a peer that asks for them again and again.
       const std::int64_t waited = monotonic_ns() - start;
       if (waited > kLongest || budget_.is_spent() || is_dead()) return false;
-      if (waited > kBeforeBorrowing && !borrowed && state_of(word) == handback::kGiven &&
-          direction_.handback.compare_exchange_strong(word, handback::kAsked)) {
+      if (waited > kBeforeBorrowing && !borrowed && now.state == HandbackWord::kGiven &&
+          direction_.handback.take_back(now)) {
         borrowed = true;
-        const Place place = place_of(word);
-        if (place.from > place.to || place.to != size) return false;
-        const std::size_t sent = place.from + send_in_peers_place(done + place.from, done + size);
+        if (!now.is_within(size) || now.to != size) return false;
+        const std::size_t sent = now.from + send_in_peers_place(done + now.from, done + size);
         if (sent == size) break;
-        direction_.handback.store(given(sent, size), std::memory_order_release);
+        direction_.handback.give(sent, size);
       }
       serve_peer();
       pause();
@@ -327,29 +304,25 @@ void leave_receiving(Side& side, int fd) noexcept {
 bool serve_leaving_peer(Side& side, int fd) noexcept {
   const Ring& ring = side.out();
   if (side.sender.gave_up_leaving_peer()) return true;
-  std::uint64_t word = ring.control->handback.load(std::memory_order_acquire);
-  if (state_of(word) == handback::kGiven) {
-    const Place place = place_of(word);
-    if (place.from > place.to || place.to > ring.size ||
-        !ring.control->handback.compare_exchange_strong(word, handback::kServing))
-      return false;
-    // It cannot do so any more: it has seen that the receiver left.
-    if (side.sender.wrote_in_vain()) {
-      ring.control->handback.store(
-          (word & ~std::uint64_t{(1U << handback::kStateBits) - 1}) | handback::kAgain,
-          std::memory_order_release);
-      return false;
-    }
-    std::size_t upto = place.from;
-    {
-      const RoomForAll room(fd, ring.size);
-      upto += send_now(fd, ring, place.from, place.to, side.has_messages());
-    }
-    ring.control->handback.store(upto == place.to ? handback::kServed : given(upto, place.to),
-                                 std::memory_order_release);
+  HandbackWord& word = ring.control->handback;
+  const HandbackWord::Piece piece = word.look();
+  if (piece.state != HandbackWord::kGiven) return !piece.is_under_way();
+  if (!piece.is_within(ring.size) || !word.take(piece)) return false;
+  // It cannot write over them any more: it has seen that the receiver left.
+  if (side.sender.wrote_in_vain()) {
+    word.again(piece);
     return false;
   }
-  return !is_under_way(word);
+  std::size_t upto = piece.from;
+  {
+    const RoomForAll room(fd, ring.size);
+    upto += send_now(fd, ring, piece.from, piece.to, side.has_messages());
+  }
+  if (upto == piece.to)
+    word.served();
+  else
+    word.give(upto, piece.to);
+  return false;
 }
 
 void answer_leaving_peer(Side& side, int fd) noexcept {
@@ -480,7 +453,7 @@ void send_last_bytes(Side& side, int fd, bool goes_on) noexcept {
     // either it finds the ring empty or this sees that it has asked.
     std::atomic_thread_fence(std::memory_order_seq_cst);
   } while (!side.sender.gave_up_leaving_peer() &&
-           is_under_way(ring.control->handback.load(std::memory_order_seq_cst)));
+           ring.control->handback.look_in_order().is_under_way());
   if (!goes_on && !had_given_up && side.sender.gave_up_leaving_peer())
     with_closing.wasted_more(monotonic_ns() - start);
 }

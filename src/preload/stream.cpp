@@ -206,9 +206,7 @@ bool Sender::enter_kernel(const Ring& ring) noexcept {
   // In one order with the receiver, who asks first and counts then: either this is counted or the
   // question is seen.
   ring.control->kernel_sending.store(sending_, std::memory_order_seq_cst);
-  const std::uint64_t handback = ring.control->handback.load(std::memory_order_seq_cst);
-  if (handback == handback::kNone || handback == handback::kDone || handback == handback::kLost ||
-      gave_up_leaving_peer_) [[likely]]
+  if (!ring.control->handback.look_in_order().is_under_way() || gave_up_leaving_peer_) [[likely]]
     return true;
   ring.control->kernel_sending.store(--sending_, std::memory_order_release);
   return false;

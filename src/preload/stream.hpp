@@ -65,6 +65,7 @@
 
 #include "farcall/memory.hpp"
 #include "farcall/wait.hpp"
+#include "preload/handback_word.hpp"
 
 namespace farcall::preload {
 
@@ -76,21 +77,6 @@ inline constexpr std::uint64_t kFlags = kWatched | kLeft;
 inline constexpr std::uint64_t kReclaiming = std::uint64_t{1} << 63;
 inline constexpr std::uint64_t kOpenEnd = ~std::uint64_t{0};
 inline constexpr std::uint64_t kMarks = 64;
-
-// The receiver leaves the ring with bytes in it, see handback.hpp. The low bits say how far the two
-// are, the others how many bytes.
-namespace handback {
-inline constexpr std::uint64_t kNone = 0;
-inline constexpr std::uint64_t kAsked = 1;    // by the receiver: nothing is to be sent
-inline constexpr std::uint64_t kGiven = 2;    // by the receiver: bytes stand at the ring's begin
-inline constexpr std::uint64_t kServing = 3;  // by the sender, which sends them
-inline constexpr std::uint64_t kServed = 4;   // by the sender: the kernel has them
-inline constexpr std::uint64_t kDone = 5;     // by the receiver: all is in the kernel
-// By the sender: it had been about to publish, and has written over what was given.
-inline constexpr std::uint64_t kAgain = 6;
-inline constexpr std::uint64_t kLost = 7;  // by either: bytes are missing
-inline constexpr unsigned kStateBits = 3;
-}  // namespace handback
 
 struct Mark {
   std::atomic<std::uint64_t> position;
@@ -125,8 +111,7 @@ struct Direction {
   // In ticks: so long nobody stays awake where the sender runs, nor will for what it waits for.
   std::atomic<std::uint64_t> sender_competes_until;
 
-  // See handback.hpp.
-  alignas(kFalseSharing) std::atomic<std::uint64_t> handback;
+  alignas(kFalseSharing) HandbackWord handback;
 
   alignas(kFalseSharing) Mark marks[kMarks];
 };
@@ -275,9 +260,7 @@ class Sender {
   // transfers.
   [[nodiscard]] static bool refuses(const Ring& ring, std::size_t size) noexcept {
     constexpr std::size_t kFew = 1024;
-    return (size > kFew ||
-            ring.control->handback.load(std::memory_order_relaxed) != handback::kNone) &&
-           closed(ring);
+    return (size > kFew || !ring.control->handback.is_quiet()) && closed(ring);
   }
   // What was taken back has filled the kernel.
   [[nodiscard]] bool is_full(const Ring& ring) noexcept;

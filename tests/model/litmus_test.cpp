@@ -373,7 +373,22 @@ TEST(ModelLitmus, ASpinnerSeesWhatIsStoredInTheEnd) {
                         while (w.x.load(relaxed) == 0) pause();
                       },
                       [](Words& w, Seen&) { w.y.store(1, relaxed); }}),
-            (Set{"thread 0 spins for ever"}));
+            (Set{"nobody goes on: thread 0 spins for ever;"}));
+}
+
+TEST(ModelLitmus, TwoSpinnersSeeWhatEachOtherStoresInTheEnd) {
+  static constexpr auto spin = [](auto& mine, auto& other, int last) {
+    for (int i = 1; i <= last; ++i) {
+      mine.store(i, relaxed);
+      while (other.load(relaxed) < i) pause();
+    }
+  };
+  EXPECT_EQ(outcomes({[](Words& w, Seen&) { spin(w.x, w.y, 2); },
+                      [](Words& w, Seen&) { spin(w.y, w.x, 2); }}),
+            (Set{""}));
+  EXPECT_EQ(outcomes({[](Words& w, Seen&) { spin(w.x, w.y, 2); },
+                      [](Words& w, Seen&) { spin(w.y, w.x, 1); }}),
+            (Set{"nobody goes on: thread 0 spins for ever;"}));
 }
 
 // A fence of all threads by one of them: the others need none.

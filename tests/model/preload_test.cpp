@@ -182,7 +182,7 @@ struct Leaving : Stream {
   void leave() {
     receiver.watch_for_ever(ring);
     direction.tail.fetch_or(preload::kLeft, std::memory_order_seq_cst);
-    direction.handback.store(preload::handback::kAsked, std::memory_order_seq_cst);
+    direction.handback.ask();
     for (;;) {
       const bool quiet = direction.kernel_sending.load(std::memory_order_seq_cst) == 0;
       const std::uint64_t counted = direction.kernel_sent.load(std::memory_order_acquire);

@@ -27,6 +27,7 @@
 #include "farcall/memory.hpp"
 #include "preload/real.hpp"
 #include "preload/stream.hpp"
+#include "raw_word.hpp"
 #include "steps.hpp"
 #include "stream_pair.hpp"
 
@@ -60,8 +61,6 @@ Directions find_directions(const std::set<unsigned long>& others) {
               .out = reinterpret_cast<Direction*>(at + kDirectionBytes)};
   return {};
 }
-
-std::uint64_t state_of(std::uint64_t word) { return word & ((1U << handback::kStateBits) - 1); }
 
 // A peer that has sent "unread", which stands in memory, and then does `attack` again and again. It
 // ends that of itself after so long that no bound of the victim's can be meant, and lets it go on.
@@ -106,8 +105,8 @@ class Attacked {
     }
     finished_ = true;
     if (directions.in == nullptr) return;
-    directions.in->handback = handback::kDone;
-    directions.out->handback = handback::kServed;
+    raw(directions.in->handback) = HandbackWord::kDone;
+    raw(directions.out->handback) = HandbackWord::kServed;
     directions.out->kernel_sending = 0;
   }
 
@@ -126,11 +125,11 @@ void expect_more_connections() {
 
 TEST(HostileLeaving, WhoAsksForTheBytesAgainAndAgainGetsThemForABoundedTime) {
   Attacked attacked([](int, const Directions& directions) {
-    std::uint64_t word = directions.out->handback;
-    for (int i = 0; i < 10'000; ++i, word = directions.out->handback)
-      if (state_of(word) == handback::kGiven)
-        directions.out->handback.compare_exchange_strong(
-            word, (word & ~std::uint64_t{7}) | handback::kAgain);
+    std::uint64_t word = raw(directions.out->handback);
+    for (int i = 0; i < 10'000; ++i, word = raw(directions.out->handback))
+      if (state_of(word) == HandbackWord::kGiven)
+        raw(directions.out->handback)
+            .compare_exchange_strong(word, (word & ~std::uint64_t{7}) | HandbackWord::kAgain);
   });
   attacked.begin();
   EXPECT_EQ(::system("true"), 0);
@@ -146,7 +145,7 @@ TEST(HostileLeaving, WhoDripsBytesIsNotWaitedForByTheByte) {
   Attacked attacked([&](int peer, const Directions& directions) {
     directions.out->kernel_sending = 1;  // there is more to come
     const auto now = std::chrono::steady_clock::now();
-    if (directions.out->handback == handback::kNone || now - last < 500ms) return;
+    if (raw(directions.out->handback) == HandbackWord::kNone || now - last < 500ms) return;
     last = now;
     kernel(SYS_sendto, peer, "d", 1, MSG_NOSIGNAL | MSG_DONTWAIT, nullptr, 0);
   });
@@ -161,7 +160,7 @@ TEST(HostileLeaving, WhoDripsBytesIsNotWaitedForByTheByte) {
 
 const Attacked::Attack kLeavesForEver = [](int, const Directions& directions) {
   directions.in->tail.fetch_or(kWatched);
-  for (int i = 0; i < 10'000; ++i) directions.in->handback = handback::kAsked;
+  for (int i = 0; i < 10'000; ++i) raw(directions.in->handback) = HandbackWord::kAsked;
 };
 
 TEST(HostileLeaving, WhoSaysThatItLeavesForEverDoesNotHoldUpAClose) {
@@ -190,7 +189,7 @@ TEST(HostileLeaving, WhoSaysThatItLeavesForEverIsTakenForLostByWhoSends) {
 // A timer that is shorter than the wait does not begin it anew.
 TEST(StoppedWhileItLeaves, APeerHoldsUpNoCloseOfWhoIsInterrupted) {
   Attacked attacked([begun = false](int, const Directions& directions) mutable {
-    if (!begun) directions.in->handback = handback::kAsked;
+    if (!begun) raw(directions.in->handback) = HandbackWord::kAsked;
     begun = true;
   });
   attacked.begin();
@@ -211,7 +210,7 @@ TEST(StoppedWhileItLeaves, APeerHoldsUpNoCloseOfWhoIsInterrupted) {
 TEST(StoppedWhileItLeaves, ManyPeersDoNotHoldUpOneCloseEach) {
   std::vector<std::unique_ptr<Attacked>> all;
   const Attacked::Attack begins = [&, begun = false](int, const Directions& directions) mutable {
-    if (!begun) directions.in->handback = handback::kAsked;
+    if (!begun) raw(directions.in->handback) = HandbackWord::kAsked;
     // It has inherited what it is not to keep open.
     if (!begun)
       for (const auto& one : all) one->close();

@@ -14,6 +14,7 @@
 #include "contract.hpp"
 #include "farcall/memory.hpp"
 #include "preload/stream.hpp"
+#include "raw_word.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
@@ -40,11 +41,11 @@ TEST(Contract, WhoIsRefusedOnAccountOfALeavingPeerIsToldWhenToTryAgain) {
   ASSERT_EQ(::epoll_wait(set.get(), &event, 1, 0), 0);
   Direction* const out = first_direction();
   ASSERT_NE(out, nullptr);
-  out->handback.store(handback::kAsked);
+  raw(out->handback).store(HandbackWord::kAsked);
   EXPECT_EQ(send(fd, "x", MSG_DONTWAIT | MSG_NOSIGNAL), "(EAGAIN)");
   EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 1000), 1);
   EXPECT_EQ(event.events, EPOLLOUT);
-  out->handback.store(handback::kNone);
+  raw(out->handback).store(HandbackWord::kNone);
   EXPECT_EQ(send(fd, "x", MSG_DONTWAIT | MSG_NOSIGNAL), "1");
   EXPECT_EQ(receive(pair.server.get()), "x");
 }

@@ -14,6 +14,7 @@
 
 #include "farcall/memory.hpp"
 #include "preload/transfer.hpp"
+#include "raw_word.hpp"
 #include "ring_stream.hpp"
 
 namespace farcall::preload {
@@ -89,7 +90,7 @@ bool writes_into(Stream& stream, std::uint64_t handback, const std::string& text
   stream.send("ring");
   EXPECT_EQ(stream.receive(), "ring");
   stream.receiver.watch_for_ever(stream.ring);
-  stream.ring.control->handback = handback;
+  raw(stream.ring.control->handback) = handback;
   std::fill_n(stream.ring.bytes, stream.ring.size, std::byte{'x'});
   EXPECT_EQ(stream.send(text), static_cast<ssize_t>(text.size()));
   EXPECT_EQ(stream.receive(), text);
@@ -100,16 +101,16 @@ bool writes_into(Stream& stream, std::uint64_t handback, const std::string& text
 // What the receiver gives back may stand there.
 TEST(Stream, WritesNothingIntoARingThatItsReceiverHasLeft) {
   Stream stream;
-  EXPECT_FALSE(writes_into(stream, handback::kDone, "kernel"));
+  EXPECT_FALSE(writes_into(stream, HandbackWord::kDone, "kernel"));
   EXPECT_FALSE(stream.sender.wrote_in_vain());
 }
 
 TEST(Stream, WritesFewBytesInVainIntoARingThatIsWatched) {
   Stream few;
-  EXPECT_TRUE(writes_into(few, handback::kNone, "kernel"));
+  EXPECT_TRUE(writes_into(few, HandbackWord::kNone, "kernel"));
   EXPECT_TRUE(few.sender.wrote_in_vain());
   Stream many;
-  EXPECT_FALSE(writes_into(many, handback::kNone, std::string(2000, 'm')));
+  EXPECT_FALSE(writes_into(many, HandbackWord::kNone, std::string(2000, 'm')));
   EXPECT_FALSE(many.sender.wrote_in_vain());
 }
 
@@ -443,13 +444,13 @@ TEST(Stream, PutsMoreBehindWhatIsTakenBackInPartWhereTheKernelHasRoomForAll) {
 // The peer that asks waits until nobody is in the middle of that.
 TEST(Stream, DoesNotCountASendThatIsNotToBe) {
   Stream stream;
-  stream.ring.control->handback = handback::kAsked;
+  raw(stream.ring.control->handback) = HandbackWord::kAsked;
   for (int i = 0; i < 2; ++i) {
     EXPECT_FALSE(stream.sender.enter_kernel(stream.ring));
     EXPECT_EQ(stream.ring.control->kernel_sending.load(), 0U);
     EXPECT_FALSE(stream.sender.busy());
   }
-  stream.ring.control->handback = handback::kDone;
+  raw(stream.ring.control->handback) = HandbackWord::kDone;
   ASSERT_TRUE(stream.sender.enter_kernel(stream.ring));
   EXPECT_EQ(stream.ring.control->kernel_sending.load(), 1U);
   stream.sender.leave_kernel(stream.ring, 0);

@@ -106,7 +106,7 @@ int Explorer::run(Scenario& scenario) {
     Fiber& fiber = fibers_[i];
     if (!fiber.stack) make_fiber(fiber);
     fiber.status = Status::ready;
-    fiber.fresh = fiber.timed_out = fiber.has_deadline = false;
+    fiber.fresh = fiber.in_vain = fiber.timed_out = fiber.has_deadline = false;
     fiber.exceptions = {};
     fiber.last = {};
     std::memcpy(&fiber.resume, &fiber.base, sizeof fiber.base);
@@ -226,9 +226,8 @@ void Explorer::list_options() {
   }
   // What has been stored is seen by whoever looks, in the end.
   for (unsigned i = 0; i < bodies_; ++i) {
-    if (fibers_[i].status != Status::pausing || fibers_[i].fresh) continue;
-    fibers_[i].fresh = true;
-    available_.push_back({.thread = i, .timeout = false});
+    if (fibers_[i].status != Status::pausing || fibers_[i].in_vain) continue;
+    available_.push_back({.thread = i, .timeout = false, .fresh = true});
   }
 }
 
@@ -237,8 +236,9 @@ std::uint64_t Explorer::state() const {
   all = mix(all, timeouts_left_);
   for (unsigned i = 0; i < bodies_; ++i) {
     const Fiber& fiber = fibers_[i];
-    all = mix(all, static_cast<std::uint64_t>(fiber.status) << 2 |
-                       static_cast<std::uint64_t>(fiber.fresh) << 1 |
+    all = mix(all, static_cast<std::uint64_t>(fiber.status) << 3 |
+                       static_cast<std::uint64_t>(fiber.fresh) << 2 |
+                       static_cast<std::uint64_t>(fiber.in_vain) << 1 |
                        static_cast<std::uint64_t>(can_run(fiber)));
   }
   return all;
@@ -269,6 +269,7 @@ void Explorer::reschedule() {
     memory_.note(next.thread, 9);
   }
   fiber.status = Status::ready;
+  fiber.fresh |= next.fresh;
   if (static_cast<int>(next.thread) == current_) return;
   resume(next.thread);
 }
@@ -331,11 +332,10 @@ void Explorer::pause() {
     return;
   }
   Fiber& mine = fibers_[current()];
-  if (mine.fresh && memory_.stores_of_others(current()) == mine.stores_seen)
-    fail("thread " + std::to_string(current()) + " spins for ever");
+  mine.in_vain = mine.fresh && memory_.stores_of_others(current()) == mine.stores_seen;
   mine.fresh = false;
   mine.status = Status::pausing;
-  mine.why = "spins";
+  mine.why = "spins for ever";
   mine.stores_seen = memory_.stores_of_others(current());
   reschedule();
 }

@@ -62,6 +62,7 @@ class Explorer {
     std::jmp_buf resume;
     Status status = Status::done;
     bool fresh = false;
+    bool in_vain = false;  // has paused, though it has seen what is newest
     bool has_deadline = false;
     bool timed_out = false;
     const char* why = "";
@@ -80,6 +81,7 @@ class Explorer {
   struct Option {
     unsigned thread;
     bool timeout;
+    bool fresh = false;
   };
   struct Step {
     unsigned thread;
