@@ -136,8 +136,9 @@ class Pool {
   // One after the other of those who have something to do.
   std::map<Turn, User>::iterator next_due() {
     const std::size_t most = busy_ < kBackgroundThreads / 2 ? kThreadsPerUser : 1;
-    const auto due = [most](const auto& user) {
-      return !user.second.waiting.empty() && user.second.running < most;
+    const auto due = [this, most](const auto& user) {
+      return !user.second.waiting.empty() && user.second.running < most &&
+             (busy_ < kThreadsForOthers || user.first > UINT32_MAX || is_own_turn(user.first));
     };
     const auto after = users_.upper_bound(last_);
     const auto found = std::find_if(after, users_.end(), due);

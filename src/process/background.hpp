@@ -7,7 +7,8 @@
 //
 // Such threads are made when there is work and gone when there is none. One user's work takes at
 // most kThreadsPerUser of them, and only one where half of them are at work, so that a few users
-// whose work never ends leave some for the others.
+// whose work never ends leave some for the others. A few are for the process's own user, for root,
+// and for what no user's work may hold up, however many others there are.
 #pragma once
 
 #include <sys/types.h>
@@ -26,6 +27,7 @@
 namespace farcall::process {
 
 inline constexpr std::size_t kBackgroundThreads = 64;
+inline constexpr std::size_t kThreadsForOthers = 60;  // of those
 inline constexpr std::size_t kThreadsPerUser = 2;
 
 // Descriptors that other users have sent, that nobody is charged for, and that wait to be closed or

@@ -17,6 +17,7 @@
 #include <fstream>
 #include <latch>
 #include <list>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -136,7 +137,8 @@ TEST(Background, OneUserHasFewThreads) {
 
 // Half of the threads are for those who have none yet.
 TEST(Background, ManyUsersHaveOneThreadEachAndNotMoreThanThereAre) {
-  constexpr int kAll = static_cast<int>(process::kBackgroundThreads);
+  constexpr int kAll = static_cast<int>(process::kThreadsForOthers);
+  constexpr int kHalf = static_cast<int>(process::kBackgroundThreads / 2);
   constexpr int kUsers = kAll + 6;
   std::latch release(1);
   std::atomic<int> at_work{0};
@@ -150,17 +152,45 @@ TEST(Background, ManyUsersHaveOneThreadEachAndNotMoreThanThereAre) {
       ++ended;
     });
   };
-  for (int user = 1; user <= kAll / 2; ++user) add(user);
-  EXPECT_TRUE(eventually([&] { return at_work == kAll / 2; }));
-  constexpr int kNext = kAll / 2 + 1;
+  for (int user = 1; user <= kHalf; ++user) add(user);
+  EXPECT_TRUE(eventually([&] { return at_work == kHalf; }));
+  constexpr int kNext = kHalf + 1;
   for (int i = 0; i < 2; ++i) add(kNext);
-  EXPECT_TRUE(eventually([&] { return at_work > kAll / 2; }));
+  EXPECT_TRUE(eventually([&] { return at_work > kHalf; }));
   for (int user = kNext + 1; user <= kUsers; ++user) add(user);
   EXPECT_TRUE(eventually([&] { return at_work >= kAll; }));
   EXPECT_FALSE(eventually([&] { return at_work > kAll; }, std::chrono::milliseconds(100)));
   EXPECT_EQ(of.at(kNext), 1);
   release.count_down();
   EXPECT_TRUE(eventually([&] { return ended == kUsers + 1; }));
+}
+
+// However many others there are whose work never ends.
+TEST(Background, SomeThreadsAreLeftForWhatNobodysWorkMayHoldUp) {
+  std::latch release(1);
+  std::atomic<std::size_t> ended{0};
+  constexpr std::size_t kUsers = process::kBackgroundThreads + 1;
+  for (std::size_t i = 0; i < kUsers; ++i)
+    process::catch_up(static_cast<uid_t>(1001 + i), [&] {
+      release.wait();
+      ++ended;
+    });
+  const auto is_done = [](auto add, std::chrono::milliseconds time = std::chrono::seconds(10)) {
+    const auto done = std::make_shared<std::atomic<bool>>(false);
+    add([done] { *done = true; });
+    return eventually([&] { return done->load(); }, time);
+  };
+  EXPECT_FALSE(
+      is_done([](auto work) { process::catch_up(2001, work); }, std::chrono::milliseconds(100)));
+  EXPECT_TRUE(is_done([](auto work) { process::run_in_a_moment(work); }));
+  EXPECT_TRUE(is_done([](auto work) { process::run_later(::geteuid(), work); }));
+  EXPECT_TRUE(is_done([](auto work) { process::run_later(0, work); }));
+  auto [here, there] = socket_pair();
+  EXPECT_TRUE(process::close_turned_away(1, process::PrivateFd(std::move(there))));
+  pollfd hung_up{.fd = here.get(), .events = 0, .revents = 0};
+  EXPECT_EQ(::poll(&hung_up, 1, 10'000), 1);
+  release.count_down();
+  EXPECT_TRUE(eventually([&] { return ended == kUsers; }));
 }
 
 // Where a thread is at it, or nothing waits, it has been in vain after 5 ms. Where none has come to
@@ -180,9 +210,9 @@ TEST(Background, WhoWaitsForAClosingIsPatientWhileNoThreadHasComeToIt) {
     release.wait();
     --at_work;
   };
-  for (std::size_t i = 0; i < process::kBackgroundThreads; ++i)
+  for (std::size_t i = 0; i < process::kThreadsForOthers; ++i)
     process::catch_up(static_cast<uid_t>(1 + i), work);
-  EXPECT_TRUE(eventually([&] { return at_work == process::kBackgroundThreads; }));
+  EXPECT_TRUE(eventually([&] { return at_work == process::kThreadsForOthers; }));
   constexpr uid_t kLast = 1000;
   std::atomic<bool> done{false};
   process::catch_up(kLast, [&] { done = true; });
