@@ -141,6 +141,11 @@ void note_all_dropped() noexcept {
   if (Place* const place = own.exchange(nullptr)) empty(*place, false);
 }
 
+void leave_holders() noexcept {
+  note_all_dropped();
+  if (Places* const all = places.exchange(nullptr)) kernel(SYS_munmap, all, sizeof(Places));
+}
+
 void expect_child() noexcept {
   child = {};
   // There may be room by now.

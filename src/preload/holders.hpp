@@ -26,6 +26,9 @@ void expect_child() noexcept;
 void note_held_by_child(std::uint32_t side) noexcept;
 void take_childs_place(pid_t parent) noexcept;
 
+// This process holds nothing, and has nothing to do any more with those that it knows.
+void leave_holders() noexcept;
+
 // Of each side that a process held when it ended.
 void count_out_the_dead() noexcept;
 

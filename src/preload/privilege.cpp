@@ -7,6 +7,7 @@
 #include <linux/nsfs.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/single_threaded.h>
 #include <time.h>
 
 #include <algorithm>
@@ -53,7 +54,9 @@ void forget_drained() noexcept {
       kernel(SYS_nanosleep, &moment, nullptr);
       drained = is_drained(*side);
     }
-    if (drained) release(forget(fd), Ending::goes_on);
+    if (!drained) continue;
+    release(forget(fd), Ending::goes_on);
+    forget_registrations(fd);  // the kernel's answer is the whole truth now
   }
 }
 
@@ -74,7 +77,7 @@ void before_change(long call, const Ids& wanted) noexcept {
   bool changes = false;
   for (std::size_t i = 0; i < own.size(); ++i)
     changes = changes || (wanted[i] != kAsItIs && wanted[i] != own[i]);
-  if (changes && in_own_process()) leave_connections();
+  if (changes && in_own_process()) leave_relatives();
 }
 
 // Whoever is somewhere else has other rights over what is shared, or other names for it.
@@ -129,6 +132,13 @@ void leave_connections() noexcept {
     if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
 }
 
+void leave_relatives() noexcept {
+  leave_connections();
+  if (!shares_sides() || __libc_single_threaded == 0) return;
+  forget_drained();
+  separate_sides();
+}
+
 void leave_for_good() noexcept {
   no_more_candidates();
   leave_connections();
@@ -146,6 +156,7 @@ void confine() noexcept {
     forget_registrations(fd);  // the kernel's answer is the whole truth now
   }
   leave_process(Leaving::goes_on);
+  if (__libc_single_threaded != 0) separate_sides();
   // In its end it may do nothing but what it has asked for itself.
   observe::wait_to_be_read();
   observe::end_without_being_read();

@@ -8,6 +8,10 @@ namespace farcall::preload {
 
 // All sockets that this process has now. Those that it opens later may be accelerated.
 void leave_connections() noexcept;
+// Also the memory that this process shares with its parent, or with children: it becomes somebody
+// else, and who has less rights could harm who has more. Where other threads are running they keep
+// it.
+void leave_relatives() noexcept;
 // And none is accelerated from now on: what the program does with them is not seen any more.
 void leave_for_good() noexcept;
 // Before a process is made with these flags of clone(), or this one gives up what they name.

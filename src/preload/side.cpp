@@ -48,6 +48,7 @@ constinit std::atomic<int> highest_private{0};
 constinit std::atomic<pid_t> pid{0};
 constinit Lock life;
 constinit std::atomic<bool> left{false};                   // see leave_process()
+constinit std::atomic<bool> shared{false};                 // with a parent, or a child
 constinit std::atomic<std::uint64_t> descriptor_limit{0};  // when it was last asked for
 
 // Connections of this process that are accelerated.
@@ -133,6 +134,7 @@ void for_each_own(Change change) noexcept {
 
 void before_fork() noexcept {
   life.lock();
+  shared.store(true, std::memory_order_relaxed);
   expect_child();
   // Where this process has left already, the child alone is a holder.
   const bool holds = !left.load(std::memory_order_relaxed);
@@ -223,6 +225,8 @@ Side* make_side(Kind kind, bool connector) noexcept {
       if (side == nullptr) return nullptr;
     }
   }
+  // Others of less trust may have written to the list.
+  if (references[index_of(*side)].load(std::memory_order_relaxed) != 0) return nullptr;
   const std::uint32_t generation = side->generation.load(std::memory_order_relaxed) | 1;
   new (side) Side{};
   side->own() = {};
@@ -353,6 +357,21 @@ void forget_inherited() noexcept {
     note_dropped(index_of(*side));
     side->processes.fetch_sub(1, std::memory_order_acq_rel);
   }
+}
+
+bool shares_sides() noexcept { return shared.load(std::memory_order_relaxed); }
+
+void separate_sides() noexcept {
+  const Guard guard(life);
+  bool any = false;
+  for_each_own([&any](Side&) { any = true; });
+  if (any) return;
+  Slab* const all = slab.load(std::memory_order_relaxed);
+  if (all != nullptr && kernel(SYS_mmap, all, sizeof(Slab), PROT_READ | PROT_WRITE,
+                               MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) < 0)
+    return;
+  leave_holders();
+  shared.store(false, std::memory_order_relaxed);
 }
 
 void say_closed(Released released, int fd) noexcept {

@@ -173,6 +173,11 @@ void say_closed(Released released, int fd) noexcept;
 // In a child of another PID namespace: all that it has inherited, without their locks, which say
 // by a number of this process's namespace who holds them. They are the kernel's by then.
 void forget_inherited() noexcept;
+// Those that come stand in memory that others share no longer who have shared it so far; not where
+// any is left that has come. No other thread may be there.
+void separate_sides() noexcept;
+// Whether this process shares that memory with its parent, or a child.
+bool shares_sides() noexcept;
 // Whether the connection ends here, or goes on without the library.
 enum class Ending : bool { closed, goes_on };
 void release(Released released, Ending ending = Ending::closed) noexcept;

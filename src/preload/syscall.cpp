@@ -229,7 +229,7 @@ long confine_by_prctl(long number, Arguments a) {
 }
 
 long change_rights(long number, Arguments a) {
-  if (in_own_process()) leave_connections();
+  if (in_own_process()) leave_relatives();
   return left_to_kernel(number, a);
 }
 
