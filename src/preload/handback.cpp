@@ -65,12 +65,11 @@ std::size_t send_now(int fd, const Ring& memory, std::size_t from, std::size_t t
 }
 
 // The peer may sleep in the kernel. One byte wakes it, which its library takes out again. Bytes
-// that it has not read do so as well; and from behind them the one could not be taken out once the
-// peer leaves.
+// that it has not read do so as well; and from behind them, or behind a doorbell that is under way,
+// the one could not be taken out once the peer leaves.
 void ring_doorbell(Side& side, int fd) noexcept {
   const Guard guard(side.send_lock);
   if (side.out().control == nullptr || side.sender.busy()) return;
-  if (side.out().control->doorbell.load(std::memory_order_relaxed) != 0) return;
   if (side.out().control->kernel_taken.load(std::memory_order_acquire) < side.sender.kernel_sent())
     return;
   if (!side.sender.enter_kernel(side.out())) return;
@@ -217,6 +216,7 @@ class GivingBack {
         if (!now.is_within(size) || now.to != size) return false;
         std::memcpy(side_.in().bytes, collected_.data() + done, size);
         direction_.handback.give(now.from, size);
+        ring_doorbell(side_, fd_);  // it may have gone to sleep again
       }
       // Also of a peer that asks for them again and again.
       const std::int64_t waited = monotonic_ns() - start;

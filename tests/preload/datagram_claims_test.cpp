@@ -242,6 +242,11 @@ class Pretender {
   [[nodiscard]] bool was_asked() const { return asked_; }
   // Whether `sender` believes that `shown` is that socket.
   bool is_believed_by(const Socket& sender, int shown) {
+    return is_believed_by(sender, std::vector<int>{shown});
+  }
+  // The same, where more may be shown at once, and something may come with the first answer.
+  bool is_believed_by(const Socket& sender, const std::vector<int>& shown,
+                      const std::vector<int>& at_first = {}) {
     UniqueFd guest;
     const int before = shared_mappings();
     bool asked = false;
@@ -250,12 +255,12 @@ class Pretender {
       EXPECT_EQ(server_.receive(), "x");
       if (!guest) {
         guest = UniqueFd(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        if (guest) answer(guest.get(), {});
+        if (guest) answer(guest.get(), at_first);
       }
       char bytes[256];
       if (guest && !asked && ::recv(guest.get(), bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
         asked = true;
-        answer(guest.get(), {shown});
+        answer(guest.get(), shown);
       }
     }
     asked_ = asked;
@@ -306,6 +311,32 @@ TEST(DatagramCorners, OfWhoSpeaksOfAnotherSocketOrVersionAreNotShared) {
     EXPECT_FALSE(pretender.is_believed_by(sender, witness.get()))
         << lie.version << " " << lie.socket;
     EXPECT_FALSE(pretender.was_asked());
+  }
+}
+
+// One descriptor is shown with the second answer, none with the first: who shows more says
+// something else.
+TEST(DatagramCorners, OfWhoShowsMoreThanTheReceiverAreNotShared) {
+  if (!preloaded()) GTEST_SKIP() << "without the library there is nobody to lie to";
+  const Socket own;
+  struct Shown {
+    bool at_first, at_last;
+  };
+  for (const auto [at_first, at_last] :
+       {Shown{false, false}, Shown{true, false}, Shown{false, true}}) {
+    Socket server;
+    // The library does not know the socket.
+    const UniqueFd raw(static_cast<int>(kernel(SYS_dup, server.fd.get())));
+    const UniqueFd witness = witness_of(raw);
+    Pretender pretender(server);
+    const Socket sender;
+    sender.connect_to(server);
+    std::vector<int> shown{witness.get()};
+    if (at_last) shown.push_back(own.fd.get());
+    const std::vector<int> before = at_first ? std::vector<int>{witness.get()} : std::vector<int>{};
+    EXPECT_EQ(pretender.is_believed_by(sender, shown, before), !at_first && !at_last)
+        << at_first << " " << at_last;
+    EXPECT_EQ(pretender.was_asked(), !at_first);
   }
 }
 

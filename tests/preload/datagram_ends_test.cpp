@@ -168,6 +168,21 @@ INSTANTIATE_TEST_SUITE_P(That, DatagramsToTheDead, ::testing::Bool(), [](const a
   return std::string(tested.param ? "Answered" : "OnlyHeard");
 });
 
+// An error that stands already, as of what was sent past the library, is told to who sends next. It
+// is the program's to find, and what nobody has read is sent all the same.
+TEST(DatagramEnds, WhatIsSentToTheDeadIsRefusedBesideAnErrorThatStandsAlready) {
+  const DeadReceiver far;
+  const Socket near = sender_to(far);
+  talk_until_it_dies(far, near);
+  near.send("late");
+  long sent = -1;
+  for (int i = 0; i < 3 && sent != 1; ++i)
+    sent = kernel(SYS_sendto, near.fd.get(), "x", 1, 0, nullptr, 0);
+  ASSERT_EQ(sent, 1);
+  EXPECT_EQ(near.receive(), "(ECONNREFUSED)");
+  EXPECT_EQ(near.receive(MSG_DONTWAIT), "(EAGAIN)");
+}
+
 // One that ends says so.
 TEST(DatagramEnds, WhatIsSentToOneThatHasEndedIsRefusedAtOnce) {
   for (int i = 0; i < 8; ++i) {

@@ -102,6 +102,45 @@ TEST(Calls, SeveralMessagesAreNotWaitedForWhereOneIsEnough) {
   }
 }
 
+// A peer that closes with something unread resets the connection. What came before is told with
+// the number of messages, and the error by the next call.
+TEST(Calls, AnErrorBehindSeveralMessagesIsToldByTheNextCall) {
+  for (const bool is_warm : {false, true}) {
+    for (const unsigned count : {1U, 2U}) {
+      Pair pair(is_warm);
+      const int fd = pair.server.get();
+      for (unsigned i = 0; i < count; ++i) pair.put("one");
+      ASSERT_EQ(send(fd, "unread"), "6");
+      std::thread later([&, waits = kernel(SYS_gettid)] {
+        await_sleep(waits);
+        pair.client.reset();
+      });
+      Several messages(count + 1, 3);
+      EXPECT_EQ(messages.receive(fd), static_cast<int>(count));
+      later.join();
+      for (unsigned i = 0; i < count; ++i) EXPECT_EQ(messages.text(i), "one");
+      EXPECT_EQ(receive(fd), "(ECONNRESET)");
+      EXPECT_EQ(receive(fd), "(end)");
+    }
+  }
+}
+
+// The kernel tells of an error before it looks for messages.
+TEST(Calls, AnErrorIsToldBeforeSeveralMessages) {
+  for (const bool is_warm : {false, true}) {
+    Pair pair(is_warm);
+    const int fd = pair.server.get();
+    ASSERT_EQ(send(fd, "unread"), "6");
+    pair.put("one");
+    pair.client.reset();
+    Several messages(2, 3);
+    EXPECT_EQ(messages.receive(fd), -1);
+    EXPECT_EQ(errno, ECONNRESET);
+    EXPECT_EQ(receive(fd), "one");
+    EXPECT_EQ(receive(fd), "(end)");
+  }
+}
+
 TEST(TcpCalls, NoMoreMessagesAreSentThanTheKernelTakes) {
   const Pair pair;
   Several many(1100, 0);

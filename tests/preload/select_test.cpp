@@ -109,6 +109,46 @@ TEST(Select, TellsOfDescriptorsBehindThoseOfTheCLibrary) {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// What lies in memory and in the kernel, and is asked about in two sets, is ready once in each.
+TEST(Select, BehindThoseOfTheCLibraryCountsADescriptorOnceInEachSet) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  if (limit.rlim_max < 2000) GTEST_SKIP() << "no 2,000 descriptors allowed here";
+  const rlimit wide{.rlim_cur = std::max<rlim_t>(limit.rlim_cur, 2000), .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &wide), 0);
+  const Pair pair;
+  const UniqueFd high(::fcntl(pair.server.get(), F_DUPFD_CLOEXEC, 1500));
+  const int fd = high.get();
+  bool in_memory = false;
+  pair.put();
+  // Who has slept in a call has what comes next in memory.
+  for (int i = 0; i < 1000 && preloaded() && !in_memory; ++i) {
+    pair.take();
+    std::thread later([&, waits = kernel(SYS_gettid)] {
+      await_sleep(waits);
+      pair.put();
+    });
+    pair.take();
+    later.join();
+    pair.put();
+    in_memory = !readable_for_kernel(fd);
+  }
+  EXPECT_EQ(in_memory, preloaded());
+  // Past the library.
+  ASSERT_EQ(kernel(SYS_sendto, pair.client.get(), "x", 1, MSG_NOSIGNAL, nullptr, 0), 1);
+  std::vector<unsigned long> read(static_cast<std::size_t>(fd / 64) + 1);
+  read.back() = 1UL << (fd % 64);
+  const std::vector<unsigned long> wanted = read;
+  std::vector<unsigned long> write = read;
+  timeval longest{.tv_sec = kLongest / 1000, .tv_usec = 0};
+  EXPECT_EQ(::select(fd + 1, reinterpret_cast<fd_set*>(read.data()),
+                     reinterpret_cast<fd_set*>(write.data()), nullptr, &longest),
+            2);
+  EXPECT_EQ(read, wanted);
+  EXPECT_EQ(write, wanted);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 // The kernel looks at as many descriptors as the process has room for, whatever is asked for.
 TEST(Select, OfMoreDescriptorsThanThereCanBeReadsThoseThatThereAre) {
   const Pair pair;
