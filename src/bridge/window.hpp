@@ -47,10 +47,11 @@ class Window {
 };
 
 // Whether a transfer is only there to have something held for it: it has not even come on by a
-// piece in each bound, of all the time that it has taken. Of such crumbs no end would come.
+// piece in each bound, of all the time that it has taken. Of such crumbs no end would come. The
+// time is negative where the transfer has begun after a look at all transfers: so all is signed.
 inline bool is_too_slow(Window::Clock::duration taken, std::uint64_t bytes,
                         Window::Clock::duration bound) noexcept {
-  return taken > bound * (2 + bytes / kPieceBytes);
+  return taken > bound * static_cast<Window::Clock::rep>(2 + bytes / kPieceBytes);
 }
 
 }  // namespace farcall::bridge

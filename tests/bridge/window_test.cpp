@@ -44,5 +44,20 @@ TEST_F(BridgeWindow, ShrinksWhereALineBecomesSlow) {
   EXPECT_LE(under_way, 2U);
 }
 
+TEST(BridgeTransfer, IsTooSlowWithoutAPieceInEachBound) {
+  const std::chrono::seconds bound(2);
+  EXPECT_FALSE(is_too_slow(2 * bound, 0, bound)) << "the first two are not counted";
+  EXPECT_TRUE(is_too_slow(2 * bound + milliseconds(1), kPieceBytes - 1, bound));
+  EXPECT_FALSE(is_too_slow(12 * bound, 10 * kPieceBytes, bound));
+  EXPECT_TRUE(is_too_slow(12 * bound + milliseconds(1), 10 * kPieceBytes, bound));
+}
+
+// Who looks at all transfers takes the time before it comes to each.
+TEST(BridgeTransfer, IsNotTooSlowThatHasBegunAfterTheLook) {
+  const std::chrono::seconds bound(2);
+  EXPECT_FALSE(is_too_slow(milliseconds(-1), 0, bound));
+  EXPECT_FALSE(is_too_slow(milliseconds(-1), 10 * kPieceBytes, bound));
+}
+
 }  // namespace
 }  // namespace farcall::bridge
