@@ -23,8 +23,8 @@ namespace farcall::preload {
 namespace {
 
 constexpr std::int64_t kMillisecond = 1'000'000;
-// How long the peer is left to answer by itself, how long one that leaves waits for each of its
-// answers, how long a sender waits for one that leaves, and how long it waits with closing for
+// How long the peer is left to answer by itself, how long one that leaves waits at most for each of
+// its answers, how long a sender waits for one that leaves, and how long it waits with closing for
 // that.
 constexpr std::int64_t kBeforeBorrowing = 5 * kMillisecond;
 constexpr std::int64_t kLongest = 3'000 * kMillisecond;
@@ -32,6 +32,42 @@ constexpr std::int64_t kLongestForLeaving = 2 * kLongest;
 constexpr std::int64_t kLongestBeforeClosing = 1'000 * kMillisecond;
 // What anybody has for coming to an end, whatever others have wasted.
 constexpr std::int64_t kMoment = 20 * kMillisecond;
+
+// A process may have many peers that never come to an end, and closes them, or leaves them, one by
+// one. So what it has waited for such is bounded in all, but in time there is something again to
+// wait with: others come to an end, if they are given a moment.
+class PatienceWithPeers {
+ public:
+  constexpr PatienceWithPeers(std::int64_t with_one, std::int64_t in_all,
+                              std::int64_t moment) noexcept
+      : with_one_(with_one), in_all_(in_all), moment_(moment) {}
+  [[nodiscard]] std::int64_t longest() const noexcept {
+    return std::clamp(in_all_ - wasted(monotonic_ns()), moment_, with_one_);
+  }
+  void wasted_more(std::int64_t time) noexcept {
+    const std::int64_t now = monotonic_ns();
+    wasted_.store(wasted(now) + time, std::memory_order_relaxed);
+    since_.store(now, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::int64_t kForgottenIn = 30;  // times as long
+
+  [[nodiscard]] std::int64_t wasted(std::int64_t now) const noexcept {
+    const std::int64_t forgotten = (now - since_.load(std::memory_order_relaxed)) / kForgottenIn;
+    return std::max<std::int64_t>(wasted_.load(std::memory_order_relaxed) - forgotten, 0);
+  }
+
+  // In nanoseconds.
+  const std::int64_t with_one_;
+  const std::int64_t in_all_;
+  const std::int64_t moment_;
+  // Two threads at once may lose what one of them adds.
+  std::atomic<std::int64_t> wasted_{0};
+  std::atomic<std::int64_t> since_{0};
+};
+constinit PatienceWithPeers with_closing(kLongestBeforeClosing, 2 * kLongestBeforeClosing, kMoment);
+constinit PatienceWithPeers with_leaving(kLongest, kLongest, 5 * kMoment);
 
 bool pause() noexcept {
   const timespec moment{.tv_sec = 0, .tv_nsec = 50'000};
@@ -107,9 +143,13 @@ class GivingBack {
   bool give_back() noexcept {
     // In one order with the peer's count of its sends, see Sender::enter_kernel.
     direction_.handback.ask();
+    const std::int64_t start = monotonic_ns();
     if (!let_others_read() || !collect()) return false;
     for (std::size_t done = 0; done != collected_.size();)
-      if (!give_next(done)) return false;
+      if (!give_next(done)) {
+        with_leaving.wasted_more(monotonic_ns() - start);
+        return false;
+      }
     direction_.handback.done();
     return true;
   }
@@ -220,7 +260,7 @@ class GivingBack {
       }
       // Also of a peer that asks for them again and again.
       const std::int64_t waited = monotonic_ns() - start;
-      if (waited > kLongest || budget_.is_spent() || is_dead()) return false;
+      if (waited > longest_ || budget_.is_spent() || is_dead()) return false;
       if (waited > kBeforeBorrowing && !borrowed && now.state == HandbackWord::kGiven &&
           direction_.handback.take_back(now)) {
         borrowed = true;
@@ -265,6 +305,7 @@ class GivingBack {
   int fd_;
   Guard& receiving_;
   const std::uint32_t generation_;
+  const std::int64_t longest_ = with_leaving.longest();
   Budget budget_{kLongestForLeaving};
   Collected collected_;
 };
@@ -337,36 +378,6 @@ void give_up_leaving_peer(Side& side, int fd) noexcept {
   side.sender.give_up_leaving_peer();
   reset(side, fd, *side.out().control);
 }
-
-// A process may have many peers that never come to an end, and closes them one by one. So what
-// its closes have waited for such is bounded in all, but in time there is something again to wait
-// with: others come to an end, if they are given a moment.
-class PatienceWithClosing {
- public:
-  std::int64_t longest() noexcept {
-    const std::int64_t left = kInAll - wasted(monotonic_ns());
-    return std::clamp(left, kMoment, kLongestBeforeClosing);
-  }
-  void wasted_more(std::int64_t time) noexcept {
-    const std::int64_t now = monotonic_ns();
-    wasted_.store(wasted(now) + time, std::memory_order_relaxed);
-    since_.store(now, std::memory_order_relaxed);
-  }
-
- private:
-  static constexpr std::int64_t kInAll = 2 * kLongestBeforeClosing;
-  static constexpr std::int64_t kForgottenIn = 30;  // times as long
-
-  [[nodiscard]] std::int64_t wasted(std::int64_t now) const noexcept {
-    const std::int64_t forgotten = (now - since_.load(std::memory_order_relaxed)) / kForgottenIn;
-    return std::max<std::int64_t>(wasted_.load(std::memory_order_relaxed) - forgotten, 0);
-  }
-
-  // In nanoseconds. Two threads at once may lose what one of them adds.
-  std::atomic<std::int64_t> wasted_{0};
-  std::atomic<std::int64_t> since_{0};
-};
-constinit PatienceWithClosing with_closing;
 
 // Until `end`. False if a signal came.
 bool wait_for_leaving_peer(Side& side, int fd, std::int64_t end) noexcept {

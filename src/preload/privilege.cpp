@@ -16,6 +16,7 @@
 #include <cstdarg>
 
 #include "observe/tap.hpp"
+#include "preload/directory.hpp"
 #include "preload/epoll/epoll.hpp"
 #include "preload/fork.hpp"
 #include "preload/handback.hpp"
@@ -58,6 +59,14 @@ void forget_drained() noexcept {
     release(forget(fd), Ending::goes_on);
     forget_registrations(fd);  // the kernel's answer is the whole truth now
   }
+}
+
+// The C library does not know it of a child whose parent has several.
+bool is_only_thread() noexcept {
+  if (__libc_single_threaded != 0) return true;
+  int tasks = 0;
+  const bool several = find_entry("/proc/self/task", [&](int, const char*) { return ++tasks > 1; });
+  return tasks != 0 && !several;
 }
 
 constinit std::atomic<bool> confined{false};
@@ -134,7 +143,7 @@ void leave_connections() noexcept {
 
 void leave_relatives() noexcept {
   leave_connections();
-  if (!shares_sides() || __libc_single_threaded == 0) return;
+  if (!shares_sides() || !is_only_thread()) return;
   forget_drained();
   separate_sides();
 }
@@ -156,7 +165,7 @@ void confine() noexcept {
     forget_registrations(fd);  // the kernel's answer is the whole truth now
   }
   leave_process(Leaving::goes_on);
-  if (__libc_single_threaded != 0) separate_sides();
+  if (shares_sides() && is_only_thread()) separate_sides();
   // In its end it may do nothing but what it has asked for itself.
   observe::wait_to_be_read();
   observe::end_without_being_read();

@@ -3,7 +3,6 @@
 // A peer that sleeps in the kernel is woken to take back what it is given, where nobody may borrow
 // its socket to do so in its place. As those of leaving_test.cpp, and over packets.
 #include <gtest/gtest.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -21,13 +20,6 @@
 
 namespace farcall::preload {
 namespace {
-
-// A user who may look into no process that does not let it, as root may.
-void become_anybody() {
-  constexpr uid_t kAnybody = 4711;
-  if (::geteuid() == 0) require(::setresuid(kAnybody, kAnybody, kAnybody) == 0, "become anybody");
-  ::prctl(PR_SET_DUMPABLE, 0);
-}
 
 // One thread of the peer sends something whenever it is told to, and does nothing more; the other
 // sleeps until it is sent the end.
