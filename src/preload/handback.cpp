@@ -392,26 +392,29 @@ bool wait_for_leaving_peer(Side& side, int fd, std::int64_t end) noexcept {
 
 }  // namespace
 
-bool wait_for_leaving_peer(Side& side, int fd) noexcept {
-  return wait_for_leaving_peer(side, fd, monotonic_ns() + kLongestForLeaving);
+Left await_leaving_peer(Side& side, int fd, std::int64_t longest) noexcept {
+  for (const std::int64_t start = monotonic_ns();;) {
+    const std::int64_t now = monotonic_ns();
+    if (side.peer_leaves_since == 0) side.peer_leaves_since = now;
+    const bool too_long = now - side.peer_leaves_since >= kLongestForLeaving;
+    const bool over = serve_leaving_peer(side, fd);
+    if (!over && too_long) give_up_leaving_peer(side, fd);
+    if (over || too_long) {
+      side.peer_leaves_since = 0;
+      return Left::yes;
+    }
+    if (now - start >= longest) return Left::not_yet;
+    if (!pause()) return Left::interrupted;
+  }
 }
 
 bool bear_with_leaving_peer(Side& side, int fd) noexcept {
-  const auto over = [&] {
-    if (!serve_leaving_peer(side, fd)) return false;
-    side.peer_leaves_since = 0;
-    return true;
-  };
-  if (over()) return true;
-  if (side.peer_leaves_since == 0) side.peer_leaves_since = monotonic_ns();
-  while (monotonic_ns() - side.peer_leaves_since < kMoment) {
-    pause();
-    if (over()) return true;
+  Left left = Left::interrupted;
+  while (left == Left::interrupted) {
+    const std::int64_t since = side.peer_leaves_since;
+    left = await_leaving_peer(side, fd, since == 0 ? kMoment : since + kMoment - monotonic_ns());
   }
-  if (monotonic_ns() - side.peer_leaves_since < kLongestForLeaving) return false;
-  side.peer_leaves_since = 0;
-  give_up_leaving_peer(side, fd);
-  return true;
+  return left == Left::yes;
 }
 
 void take_doorbell(Side& side, int fd) noexcept {

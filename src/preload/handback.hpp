@@ -33,9 +33,10 @@ void hand_back(Side& side, int fd, Reason reason) noexcept;
 bool serve_leaving_peer(Side& side, int fd) noexcept;
 // The same on account of its doorbell, with no lock of the sender's.
 void answer_leaving_peer(Side& side, int fd) noexcept;
-// As serve_leaving_peer(), until it is true; if the peer takes too long the connection is reset.
-// Holds the sender's lock. False if a signal came.
-bool wait_for_leaving_peer(Side& side, int fd) noexcept;
+// As serve_leaving_peer(), until it is true, or for so many nanoseconds; if the peer takes too long
+// in all the connection is reset. Holds the sender's lock.
+enum class Left : std::uint8_t { yes, not_yet, interrupted };
+Left await_leaving_peer(Side& side, int fd, std::int64_t longest) noexcept;
 // The same by who must not wait: a moment in all, however often it is asked. False: it still is.
 bool bear_with_leaving_peer(Side& side, int fd) noexcept;
 // Takes the peer's doorbell out of the kernel, if it is the next byte and nothing is in the ring.

@@ -78,9 +78,16 @@ bool wait_for_room(Side& side, bool briefly, Guard& guard) noexcept {
 }
 
 ssize_t let_peer_leave(Side& side, const Call& call) noexcept {
-  if (!nonblocking(side, call.flags))
-    return wait_for_leaving_peer(side, call.fd) ? 0 : fail(-EINTR);
-  return bear_with_leaving_peer(side, call.fd) ? 0 : no_room(side, call.fd);
+  if (nonblocking(side, call.flags))
+    return bear_with_leaving_peer(side, call.fd) ? 0 : no_room(side, call.fd);
+  Left left = await_leaving_peer(side, call.fd, 0);
+  if (left == Left::yes) return 0;
+  const std::int64_t longest = time_limit(call.fd, SO_SNDTIMEO);
+  const std::int64_t start = monotonic_ns();
+  left = await_leaving_peer(side, call.fd, longest == 0 ? INT64_MAX : longest - call.slept);
+  call.slept += monotonic_ns() - start;
+  if (left == Left::yes) return 0;
+  return left == Left::not_yet ? no_room(side, call.fd) : fail(-EINTR);
 }
 
 ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& guard) {

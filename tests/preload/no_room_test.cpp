@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -47,6 +48,22 @@ TEST(Contract, WhoIsRefusedOnAccountOfALeavingPeerIsToldWhenToTryAgain) {
   EXPECT_EQ(event.events, EPOLLOUT);
   raw(out->handback).store(HandbackWord::kNone);
   EXPECT_EQ(send(fd, "x", MSG_DONTWAIT | MSG_NOSIGNAL), "1");
+  EXPECT_EQ(receive(pair.server.get()), "x");
+}
+
+TEST(Contract, WhoHasATimeLimitWaitsNoLongerForALeavingPeer) {
+  if (!preloaded()) return;
+  const Pair pair;
+  const int fd = pair.client.get();
+  const timeval limit{.tv_sec = 0, .tv_usec = 20'000};
+  ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
+  Direction* const out = first_direction();
+  ASSERT_NE(out, nullptr);
+  raw(out->handback).store(HandbackWord::kAsked);
+  EXPECT_EQ(send(fd, "x"), "(EAGAIN)");
+  EXPECT_EQ(send(fd, "x"), "(EAGAIN)");
+  raw(out->handback).store(HandbackWord::kNone);
+  EXPECT_EQ(send(fd, "x"), "1");
   EXPECT_EQ(receive(pair.server.get()), "x");
 }
 
