@@ -23,8 +23,9 @@ Table<Connection>* connection_table;
     connection_table->lock.lock_shared(true);
   };
   const auto let_go = [] {
-    connection_table->lock.unlock_shared();
-    channel_table->lock.unlock_shared();
+    const auto own = static_cast<std::uint32_t>(process::generation());
+    connection_table->lock.unlock_shared(own);
+    channel_table->lock.unlock_shared(own);
   };
   process::around_fork(process::ForkOrder::above_call, hold, let_go, nullptr);
   return true;
