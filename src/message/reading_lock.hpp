@@ -77,6 +77,14 @@ class ReadingLock {
       }
     }
   }
+  // Waits for nobody.
+  bool try_lock() noexcept {
+    std::uint64_t seen = word_.load(std::memory_order_relaxed);
+    const std::uint64_t now = of_this_process(seen);
+    return (now & kHeld) == 0 &&
+           word_.compare_exchange_strong(seen, now | kWritten, std::memory_order_acquire,
+                                         std::memory_order_relaxed);
+  }
   // Who else waits to write says so again.
   void unlock() noexcept {
     word_.store(own(), std::memory_order_release);
