@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -26,6 +25,7 @@
 #include <optional>
 #include <string>
 
+#include "door/changes.hpp"
 #include "process/process.hpp"
 #include "wait/held_signals.hpp"
 
@@ -50,10 +50,7 @@ struct Thread {
 // Threads of thr_create(): joinable ones until they are joined, others until they end.
 struct Threads {
   std::mutex lock;  // protects all; held around a fork, so taken by Locked
-  // Handlers run, and may fork, while their thread waits: so it waits with another lock.
-  std::mutex waiting;
-  std::condition_variable changed;
-  std::atomic<unsigned> changes{0};
+  Changes changes;
   std::list<Thread> all;
   std::list<Thread> of_parents;  // whom a fork has left behind
   bool main_left = false;        // by thr_exit()
@@ -66,12 +63,6 @@ struct Threads {
   }
   void forget(const Thread* gone) {
     all.remove_if([&](const Thread& thread) { return &thread == gone; });
-  }
-  // For who holds the lock.
-  void change() {
-    changes.fetch_add(1, std::memory_order_relaxed);
-    const std::lock_guard guard(waiting);
-    changed.notify_all();
   }
 };
 
@@ -92,23 +83,29 @@ class Locked {
     all_.lock.unlock();
     held_.reset();
   }
-  // Without the lock meanwhile, and with the thread's own signals.
   template <class Condition>
   void wait(Condition condition) {
     while (!condition()) {
-      const unsigned seen = all_.changes.load(std::memory_order_relaxed);
-      unlock();
-      {
-        std::unique_lock guard(all_.waiting);
-        all_.changed.wait(guard,
-                          [&] { return all_.changes.load(std::memory_order_relaxed) != seen; });
-      }
-      lock();
+      Changes::Waiter waiter(all_.changes);
+      const Outside outside(*this);
+      waiter.wait();
     }
   }
   [[nodiscard]] const sigset_t* signals_before() const noexcept { return held_->before(); }
 
  private:
+  // Without the lock meanwhile, and with the thread's own signals, however that ends.
+  class Outside {
+   public:
+    explicit Outside(Locked& locked) : locked_(locked) { locked_.unlock(); }
+    ~Outside() { locked_.lock(); }
+    Outside(const Outside&) = delete;
+    Outside& operator=(const Outside&) = delete;
+
+   private:
+    Locked& locked_;
+  };
+
   void lock() {
     held_.emplace();
     all_.lock.lock();
@@ -133,7 +130,7 @@ void forget_others() {
       thread->task = ::gettid();
   }
   here->main_left = false;  // it is the main one now
-  process::free_in_child(here->waiting);
+  here->changes.forget_others();
   process::free_in_child(here->lock);
 }
 
@@ -207,7 +204,7 @@ struct Ending {
       const Locked guard(all);
       thread->ended = true;
       if (!thread->joinable) all.forget(thread);
-      all.change();
+      all.changes.happen();
     }
     if (!daemon) end_process_if_last();
   }
@@ -222,7 +219,7 @@ void* run(void* argument) {
   {
     Locked guard(all);  // thr_create() holds it until all is filled in
     self->task = ::gettid();
-    all.change();
+    all.changes.happen();
     guard.wait([&] { return !self->suspended; });
   }
   return self->start(self->argument);
@@ -287,7 +284,7 @@ class Joining {
     if (joined_)
       all.forget(thread_);
     else
-      all.change();  // it may have ended
+      all.changes.happen();  // it may have ended
   }
   int join(void** status) {
     const int error = ::pthread_join(thread_->id, status);
@@ -414,7 +411,7 @@ int thr_continue(thread_t thread) {
   Thread* const found = all.find(thread);
   if (found == nullptr || found->ended) return ESRCH;
   found->suspended = false;
-  all.change();
+  all.changes.happen();
   return 0;
 }
 

@@ -94,8 +94,8 @@ class Connection : public Numbered {
   Connection() noexcept : Numbered(true) {}
   // The server's status.
   virtual int send(Sending& sending, Deadline deadline) = 0;
-  // `priority` is at most the thread's own (EINVAL), or 0, which is that. Returns 0 or an errno,
-  // where a handler may learn of it, for which no memory is taken: EAGAIN, ESRCH.
+  // `priority` is at most the thread's own (EINVAL), or 0, which is that. Returns 0 or an errno:
+  // where a handler may learn of it no memory is taken for that.
   virtual int pulse(int priority, int code, std::int64_t value) = 0;
   virtual void watch_death(const std::shared_ptr<Channel>& channel, std::int64_t value) = 0;
   virtual int descriptor() = 0;

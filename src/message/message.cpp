@@ -343,8 +343,8 @@ ssize_t farcall_writev(int64_t id, size_t offset, const struct iovec* from, int 
 
 int farcall_pulse(int connection, int priority, int code, int64_t value) {
   return guarded([&] {
-    if (code < 0 || priority < 0) throw SystemError(EINVAL, "a pulse");
-    const int error = Thread::here().connection(connection)->pulse(priority, code, value);
+    const int error =
+        code < 0 || priority < 0 ? EINVAL : send_pulse(connection, priority, code, value);
     if (error != 0) errno = error;
     return error == 0 ? 0 : -1;
   });

@@ -16,6 +16,7 @@
 
 #include "process/per_thread.hpp"
 #include "process/process.hpp"
+#include "wait/held_signals.hpp"
 
 namespace farcall::message {
 namespace {
@@ -36,7 +37,7 @@ struct Borrowed {
   ~Borrowed() {
     if (lent != nullptr) std::exchange(lent, nullptr)->give_back();
   }
-  std::shared_ptr<Lent> kept;
+  std::shared_ptr<Lent> kept;  // until the next: who sends a pulse frees nothing
 };
 
 // Of a thread that runs when no other does, whatever its nice value.
@@ -138,6 +139,8 @@ bool Lent::raise(int priority) noexcept {
 }
 
 void Lent::give_back() noexcept {
+  // A handler that sends a pulse gives it back as well.
+  const HeldSignals held;
   const std::lock_guard guard(lock_);
   if (!raised_.exchange(false, std::memory_order_relaxed)) return;
   // In a child it is the thread that has forked.
@@ -171,7 +174,6 @@ void disinherit() noexcept {
   if (lent == nullptr) [[likely]]
     return;
   std::exchange(lent, nullptr)->give_back();
-  if (Borrowed* const borrowed = process::PerThread<Borrowed>::made()) borrowed->kept = nullptr;
   own.priority = 0;
 }
 

@@ -45,6 +45,7 @@ PulseSender::PulseSender(int branch, const call::Maker& maker, const PulsePacket
     throw SystemError(ESRCH, "the server has gone");
   }
   answers_ = std::move(mine);
+  room_.reserve(kMostOfFew);
 }
 
 PulseSender::~PulseSender() {
@@ -63,7 +64,22 @@ void PulseSender::hang_up(process::PrivateFd& socket) const noexcept {
     process::hang_up_later(maker_.user, std::move(socket));
 }
 
-bool PulseSender::add(int branch, const PulsePacket& packet, bool& ended) {
+// What has nothing in it is closed at once. All else goes with this, by other threads: to hand it
+// over takes memory.
+void PulseSender::leave_answers() noexcept {
+  if (!maker_.trusted) {
+    ::shutdown(answers_.get(), SHUT_RDWR);
+    if (look_at_next(answers_.get(), false).descriptors) return;
+  }
+  answers_.reset();
+}
+
+void PulseSender::retire() noexcept {
+  if (answers_) ::shutdown(answers_.get(), SHUT_RDWR);
+  if (socket_) ::shutdown(socket_.get(), SHUT_RDWR);
+}
+
+PulseSender::Added PulseSender::add(int branch, const PulsePacket& packet) noexcept {
   // acquire: the socket was sent before.
   std::uint32_t count = page().count.load(std::memory_order_acquire);
   if (count < PulsePage::kMost) page().pulses[count] = packet;
@@ -71,36 +87,52 @@ bool PulseSender::add(int branch, const PulsePacket& packet, bool& ended) {
   // nothing from then on.
   if (count != PulsePage::kTaken && any_hung_up(branch, answers_.get())) {
     count = page().count.load(std::memory_order_acquire);
-    ended = count != PulsePage::kTaken;
-    return !ended;
+    return count == PulsePage::kTaken ? Added::taken : Added::ended;
   }
-  if (count == PulsePage::kTaken) return true;
-  if (count >= PulsePage::kMost) throw SystemError(EAGAIN, "too many pulses");
+  if (count == PulsePage::kTaken) return Added::taken;
+  if (count >= PulsePage::kMost) return Added::full;
   // release: the server sees the pulse. Else it has taken those before.
-  return !page().count.compare_exchange_strong(count, count + 1, std::memory_order_acq_rel);
+  return page().count.compare_exchange_strong(count, count + 1, std::memory_order_acq_rel)
+             ? Added::yes
+             : Added::taken;
+}
+
+std::optional<int> PulseSender::take_socket() {
+  const process::NoFork guard;
+  Packet answer = take_strangers_packet(answers_.get(), std::move(room_));
+  answer.descriptors.sent_by(maker_.user);
+  if (answer.kind == Packet::Kind::overflow) {
+    if (answer.descriptors.empty()) room_ = std::move(answer.descriptors);
+    return EMFILE;
+  }
+  if (answer.kind == Packet::Kind::descriptors && answer.descriptors.size() == 1 &&
+      is_packet_socket(answer.descriptors[0].get()))
+    socket_ = process::PrivateFd(std::move(answer.descriptors[0]));
+  room_ = std::move(answer.descriptors);  // all that is left there goes with this
+  if (!socket_) return {};
+  leave_answers();
+  page_.reset();
+  // release: who sees it sees the socket.
+  has_socket_.store(true, std::memory_order_release);
+  return 0;
 }
 
 std::optional<int> PulseSender::send(int branch, const PulsePacket& packet) {
-  if (!socket_ && has_server_ended()) return ESRCH;
-  bool ended = false;
-  if (page_ && !add(branch, packet, ended)) return ended ? std::nullopt : std::optional(0);
   if (!socket_) {
-    const process::NoFork guard;
-    Packet answer = take_strangers_packet(answers_.get());
-    answer.descriptors.sent_by(maker_.user);
-    if (answer.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "a socket for pulses");
-    if (answer.kind != Packet::Kind::descriptors || answer.descriptors.size() != 1 ||
-        !is_packet_socket(answer.descriptors[0].get()))
-      return {};
-    socket_ = process::PrivateFd(std::move(answer.descriptors[0]));
-    hang_up(answers_);
-    page_.reset();
+    if (has_server_ended()) return ESRCH;
+    switch (add(branch, packet)) {
+      case Added::yes: return 0;
+      case Added::full: return EAGAIN;
+      case Added::ended: return {};
+      case Added::taken: break;
+    }
+    if (const std::optional<int> error = take_socket(); error != 0) return error;
   }
   return send_at_once(packet);
 }
 
 std::optional<int> PulseSender::send_at_once(const PulsePacket& packet) const noexcept {
-  if (!socket_) return {};
+  if (!has_socket_.load(std::memory_order_acquire)) return {};
   if (has_server_ended()) return ESRCH;
   for (;;) {
     if (::send(socket_.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return 0;

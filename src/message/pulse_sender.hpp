@@ -67,19 +67,30 @@ class PulseSender {
   ~PulseSender();
   // What it brings is taken for that of who has asked for it: not once this process is somebody
   // else.
-  [[nodiscard]] bool is_own() const noexcept { return epoch_ == process::credentials_epoch(); }
-  // 0, EAGAIN where too many wait, ESRCH where the server's process has ended; none: nobody listens
-  // any more. Throws SystemError for all else.
+  [[nodiscard]] bool is_own() const noexcept {
+    return epoch_ == process::credentials_epoch() && is_here();
+  }
+  [[nodiscard]] bool is_here() const noexcept { return generation_ == process::generation(); }
+  // 0, EAGAIN where too many wait, ESRCH where the server's process has ended, or why there is no
+  // socket; none: nobody listens any more. By one thread at a time; allocates nothing. Throws
+  // SystemError for all else.
   std::optional<int> send(int branch, const PulsePacket& packet);
   // The same, of several threads at a time, and in handlers. None also: it is for send().
   std::optional<int> send_at_once(const PulsePacket& packet) const noexcept;
+  // From now on it is not used, but for threads that do already.
+  void retire() noexcept;
+
+  PulseSender* next = nullptr;  // for its owner
 
  private:
-  // Whether the server's socket is to be used.
-  bool add(int branch, const PulsePacket& packet, bool& ended);
+  enum class Added : std::uint8_t { yes, full, ended, taken };
+  Added add(int branch, const PulsePacket& packet) noexcept;
+  // 0, or an errno, or none.
+  std::optional<int> take_socket();
   // A child may hold copies of its sockets, which do not hang up.
   [[nodiscard]] bool has_server_ended() const noexcept;
   void hang_up(process::PrivateFd& socket) const noexcept;
+  void leave_answers() noexcept;
   [[nodiscard]] PulsePage& page() const noexcept {
     return *reinterpret_cast<PulsePage*>(page_.data());
   }
@@ -87,9 +98,12 @@ class PulseSender {
   const call::Maker maker_;
   const call::WatchedProcess server_;
   const std::uint64_t epoch_ = process::credentials_epoch();
+  const std::uint64_t generation_ = process::generation();
   process::PrivateMapping page_;  // until there is a socket
   process::PrivateFd answers_;
+  ReceivedFds room_;  // for what comes there
   process::PrivateFd socket_;
+  std::atomic<bool> has_socket_{false};
 };
 
 }  // namespace farcall::message

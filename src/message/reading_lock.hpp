@@ -33,23 +33,33 @@ class ReadingLock {
   ReadingLock(const ReadingLock&) = delete;
   ReadingLock& operator=(const ReadingLock&) = delete;
 
-  // `inside`: this thread may be reading already.
-  void lock_shared(bool inside) noexcept {
+  // `inside`: this thread may be reading already. Returns the process that reads, for
+  // unlock_shared(): a handler may fork at any moment.
+  std::uint32_t lock_shared(bool inside) noexcept {
     std::uint64_t seen = word_.load(std::memory_order_relaxed);
     for (;;) {
       const std::uint64_t now = of_this_process(seen);
       if ((now & (inside ? kWritten : kWritten | kAwaited)) == 0) [[likely]] {
         if (word_.compare_exchange_weak(seen, now + kOneReads, std::memory_order_acquire,
-                                        std::memory_order_relaxed)) [[likely]]
-          return;
+                                        std::memory_order_relaxed)) [[likely]] {
+          if (is_own(now)) [[likely]]
+            return static_cast<std::uint32_t>(now >> 32);
+          seen = word_.load(std::memory_order_relaxed);
+        }
       } else {
         sleep(now);
         seen = word_.load(std::memory_order_relaxed);
       }
     }
   }
-  // In the process that has locked it.
-  void unlock_shared() noexcept { word_.fetch_sub(kOneReads, std::memory_order_release); }
+  // In a child of the process that has locked it nobody reads.
+  void unlock_shared(std::uint32_t process) noexcept {
+    std::uint64_t seen = word_.load(std::memory_order_relaxed);
+    while (seen >> 32 == process && is_own(seen))
+      if (word_.compare_exchange_weak(seen, seen - kOneReads, std::memory_order_release,
+                                      std::memory_order_relaxed))
+        return;
+  }
 
   void lock() noexcept {
     for (int looks = 0;; ++looks) {
@@ -67,6 +77,14 @@ class ReadingLock {
       }
     }
   }
+  // Waits for nobody.
+  bool try_lock() noexcept {
+    std::uint64_t seen = word_.load(std::memory_order_relaxed);
+    const std::uint64_t now = of_this_process(seen);
+    return (now & kHeld) == 0 &&
+           word_.compare_exchange_strong(seen, now | kWritten, std::memory_order_acquire,
+                                         std::memory_order_relaxed);
+  }
   // Who else waits to write says so again.
   void unlock() noexcept {
     word_.store(own(), std::memory_order_release);
@@ -82,6 +100,7 @@ class ReadingLock {
   static constexpr int kLooks = 100;
 
   static std::uint64_t own() noexcept { return process::generation() << 32; }
+  static bool is_own(std::uint64_t seen) noexcept { return (seen ^ own()) >> 32 == 0; }
   static std::uint64_t of_this_process(std::uint64_t seen) noexcept {
     const std::uint64_t mine = own();
     return (seen ^ mine) >> 32 == 0 ? seen : mine;
@@ -102,11 +121,10 @@ class Reading {
   explicit Reading(ReadingLock& lock) noexcept : lock_(lock) {
     const bool inside = depth_++ != 0;
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    lock_.lock_shared(inside);
+    process_ = lock_.lock_shared(inside);
   }
   ~Reading() {
-    // Else it is the child of a fork that a handler has made.
-    if (generation_ == process::generation()) lock_.unlock_shared();
+    lock_.unlock_shared(process_);
     std::atomic_signal_fence(std::memory_order_seq_cst);
     --depth_;
   }
@@ -117,7 +135,7 @@ class Reading {
   static inline thread_local constinit unsigned depth_ = 0;
 
   ReadingLock& lock_;
-  const std::uint64_t generation_ = process::generation();
+  std::uint32_t process_ = 0;
 };
 
 class Writing {

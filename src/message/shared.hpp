@@ -307,10 +307,13 @@ class SharedConnection final : public Connection {
 
   void leave_parents() noexcept;
   void check_open() const;  // for who holds the lock
-  // 0, EAGAIN or ESRCH; throws SystemError for all else.
+  // 0 or an errno.
   int send_packet(const PulsePacket& packet);
-  // None: something is to be changed before.
-  std::optional<int> send_at_once(const PulsePacket& packet);
+  // For who reads, with what is used already; none: a sender is to be made before.
+  std::optional<int> send_as_before(const PulsePacket& packet);
+  bool make_sender(const PulsePacket& first);
+  void replace_sender(PulseSender* old, PulseSender* fresh) noexcept;
+  void forget_replaced() noexcept;
   int finish(Sending& sending, CallResults& results, std::span<std::byte> scratch);
 
   UniqueFd branch_;
@@ -318,10 +321,14 @@ class SharedConnection final : public Connection {
   bool given_up_ = false;  // by close(); the last who has the connection looks
   const unsigned flags_;
   Client client_;
-  ReadingLock lock_;  // protects what follows
-  std::unique_ptr<PulseSender> pulses_;
+  // A handler that sends a pulse may have interrupted a thread that reads. So who reads may also
+  // replace the sender, with signals held back; the one before is destroyed by who writes.
+  ReadingLock lock_;                // protects what follows
+  process::ProcessMutex changing_;  // and senders, among those who read
+  std::atomic<PulseSender*> pulses_{nullptr};
+  std::atomic<PulseSender*> replaced_{nullptr};  // and all before
   std::shared_ptr<Death> death_;
-  std::uint64_t own_generation_ = process::generation();  // of these two
+  std::uint64_t own_generation_ = process::generation();  // of that one
 
   // How many pulses were sent, and of those how many a message has followed that was answered: all
   // messages between have the server look for pulses first.

@@ -135,16 +135,13 @@ class SharedConnection::UnblockPolicy final : public RetryPolicy {
     } else if (!grace_.is_never() && monotonic_ns() >= grace_.at()) {
       return false;
     }
-    try {
-      (void)connection_.send_packet(
-          {.magic = PulsePacket::kMagic,
-           .code = PulsePacket::kUnblock,
-           .value = UnblockRequest{.origin = origin_, .number = number_}.pack(),
-           .priority = own_priority(),
-           .thread = static_cast<std::uint32_t>(own_thread())});
-    } catch (const SystemError& error) {
-      if (error.code().value() == EBADF) return false;  // nobody can be asked any more
-    }
+    const int error = connection_.send_packet(
+        {.magic = PulsePacket::kMagic,
+         .code = PulsePacket::kUnblock,
+         .value = UnblockRequest{.origin = origin_, .number = number_}.pack(),
+         .priority = own_priority(),
+         .thread = static_cast<std::uint32_t>(own_thread())});
+    if (error == EBADF) return false;  // nobody can be asked any more
     deadline = std::min(grace_, Deadline::after(pause_));
     pause_ = std::min<std::chrono::nanoseconds>(2 * pause_, std::chrono::seconds(1));
     return true;
@@ -177,13 +174,14 @@ SharedConnection::SharedConnection(UniqueFd branch, unsigned flags, std::string_
 
 SharedConnection::~SharedConnection() {
   leave_parents();
+  replace_sender(pulses_, nullptr);
+  forget_replaced();
   if (!given_up_) let_go(std::move(branch_), maker_);
 }
 
-// A thread of the parent may have been changing these when it forked.
+// A thread of the parent may have been changing it when it forked.
 void SharedConnection::leave_parents() noexcept {
   if (own_generation_ == process::generation()) return;
-  process::leak_in_child(pulses_);
   process::leak_in_child(death_);
   own_generation_ = process::generation();
 }
@@ -198,7 +196,8 @@ void SharedConnection::close() noexcept {
   leave_parents();
   if (death_) death_->stop();
   death_ = nullptr;
-  pulses_.reset();
+  replace_sender(pulses_, nullptr);
+  forget_replaced();
   given_up_ = give_up(branch_, maker_);
   client_.close();
 }
@@ -272,37 +271,83 @@ int SharedConnection::finish(Sending& sending, CallResults& results, std::span<s
   return status;
 }
 
-// Where nothing is to be changed for that: several threads at once, and handlers.
-std::optional<int> SharedConnection::send_at_once(const PulsePacket& packet) {
-  const Reading guard(lock_);
-  check_open();
-  if (own_generation_ != process::generation() || !pulses_ || !pulses_->is_own()) return {};
-  return pulses_->send_at_once(packet);
+// A thread of a parent's may have been using it when it forked.
+void SharedConnection::replace_sender(PulseSender* old, PulseSender* fresh) noexcept {
+  // release: pairs with the acquire of who uses it.
+  pulses_.store(fresh, std::memory_order_release);
+  if (old == nullptr || !old->is_here()) return;
+  old->retire();
+  old->next = replaced_.load(std::memory_order_relaxed);
+  replaced_.store(old, std::memory_order_relaxed);
+}
+
+// For who writes.
+void SharedConnection::forget_replaced() noexcept {
+  PulseSender* each = replaced_.exchange(nullptr, std::memory_order_relaxed);
+  while (each != nullptr && each->is_here()) delete std::exchange(each, each->next);
+}
+
+std::optional<int> SharedConnection::send_as_before(const PulsePacket& packet) {
+  const PulseSender* const found = pulses_.load(std::memory_order_acquire);
+  if (found == nullptr || !found->is_own()) return {};
+  if (const std::optional<int> error = found->send_at_once(packet)) [[likely]]
+    return *error;
+  const HeldSignals held;
+  const std::lock_guard guard(changing_);
+  PulseSender* const sender = pulses_.load(std::memory_order_relaxed);
+  if (sender == nullptr || !sender->is_own()) return {};
+  if (const std::optional<int> error = sender->send(branch_.get(), packet)) return *error;
+  // The server has gone, or it has too many such sockets.
+  replace_sender(sender, nullptr);
+  return events_now(branch_.get(), POLLRDHUP) != 0 ? ESRCH : EAGAIN;
+}
+
+// With its first pulse. False: another thread has made one meanwhile.
+bool SharedConnection::make_sender(const PulsePacket& first) {
+  const HeldSignals held;
+  const std::lock_guard guard(changing_);
+  PulseSender* const old = pulses_.load(std::memory_order_relaxed);
+  if (old != nullptr && old->is_own()) return false;
+  replace_sender(old, nullptr);
+  replace_sender(nullptr, new PulseSender(branch_.get(), maker_, first));
+  // A new session is asked for on the same way, and so afterwards.
+  client_.retire();
+  return true;
 }
 
 int SharedConnection::send_packet(const PulsePacket& packet) {
   process::notice_changed_credentials();
-  if (const std::optional<int> error = send_at_once(packet)) return *error;
-  const Writing guard(lock_);
-  check_open();
-  leave_parents();
-  if (pulses_ && !pulses_->is_own()) pulses_.reset();
-  if (!pulses_) {
-    pulses_ = std::make_unique<PulseSender>(branch_.get(), maker_, packet);
-    // A new session is asked for on the same way, and so afterwards.
-    client_.retire();
-    return 0;
+  try {
+    for (;;) {
+      {
+        const Reading guard(lock_);
+        if (!usable()) return EBADF;
+        if (const std::optional<int> error = send_as_before(packet)) [[likely]]
+          return *error;
+      }
+      if (replaced_.load(std::memory_order_relaxed) != nullptr) {
+        const HeldSignals held;
+        // Nobody waits: who reads may be this thread, which a handler has interrupted.
+        if (lock_.try_lock()) {
+          forget_replaced();
+          lock_.unlock();
+        }
+      }
+      const Reading guard(lock_);
+      if (!usable()) return EBADF;
+      if (make_sender(packet)) return 0;
+    }
+  } catch (const SystemError& error) {
+    return error.code().value();
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
   }
-  if (const std::optional<int> error = pulses_->send(branch_.get(), packet)) return *error;
-  // The server has gone, or it has too many such sockets.
-  pulses_.reset();
-  return events_now(branch_.get(), POLLRDHUP) != 0 ? ESRCH : EAGAIN;
 }
 
 int SharedConnection::pulse(int priority, int code, std::int64_t value) {
   const int own = own_priority();
   // Nobody gets ahead of those who are more urgent by saying so.
-  if (priority > own) throw SystemError(EINVAL, "a pulse");
+  if (priority > own) return EINVAL;
   if (priority == 0) priority = own;
   const int error = send_packet({.magic = PulsePacket::kMagic,
                                  .code = code,

@@ -36,16 +36,19 @@ class Table {
   }
   std::shared_ptr<T> find(int number) const {
     const Reading guard(lock);
+    if (const std::shared_ptr<T>* const found = look(number)) return *found;
+    throw SystemError(EBADF, "no such channel or connection");
+  }
+  // For who has locked it; null where there is none. Not for longer than that.
+  const std::shared_ptr<T>* look(int number) const noexcept {
     const std::size_t index = static_cast<unsigned>(number) & (kMost - 1);
-    if (number <= 0 || index >= entries_.size() || entries_[index].number != number)
-      throw SystemError(EBADF, "no such channel or connection");
-    return entries_[index].object;
+    if (number <= 0 || index >= entries_.size() || entries_[index].number != number) return nullptr;
+    return &entries_[index].object;
   }
   std::shared_ptr<T> remove(int number) {
     const Writing guard(lock);
+    if (look(number) == nullptr) throw SystemError(EBADF, "no such channel or connection");
     const std::size_t index = static_cast<unsigned>(number) & (kMost - 1);
-    if (number <= 0 || index >= entries_.size() || entries_[index].number != number)
-      throw SystemError(EBADF, "no such channel or connection");
     Entry& entry = entries_[index];
     entry.number = 0;
     entry.generation = entry.generation == kGenerations - 1 ? 1 : entry.generation + 1;

@@ -23,8 +23,9 @@ Table<Connection>* connection_table;
     connection_table->lock.lock_shared(true);
   };
   const auto let_go = [] {
-    connection_table->lock.unlock_shared();
-    channel_table->lock.unlock_shared();
+    const auto own = static_cast<std::uint32_t>(process::generation());
+    connection_table->lock.unlock_shared(own);
+    channel_table->lock.unlock_shared(own);
   };
   process::around_fork(process::ForkOrder::above_call, hold, let_go, nullptr);
   return true;
@@ -45,6 +46,7 @@ void forget(Recent<T>& recent) noexcept {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   recent.number = 0;
   forget(recent.object);
+  forget(recent.before);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   recent.used = false;
 }
@@ -66,6 +68,7 @@ Found<T>::Found(Recent<T>& recent, const Table<T>& table, int number) : recent_(
     if (recent.number != number || number == 0) [[unlikely]] {
       recent.number = 0;
       forget(recent.object);
+      forget(recent.before);
       recent.object = table.find(number);
       recent.number = number;
     }
@@ -95,6 +98,61 @@ Thread::~Thread() {
 
 Found<Channel> Thread::channel(int number) { return {channel_, channels(), number}; }
 Found<Connection> Thread::connection(int number) { return {connection_, connections(), number}; }
+
+namespace {
+
+// Uses what the thread remembers, as Found does.
+class Using {
+ public:
+  explicit Using(Recent<Connection>& recent) noexcept : recent_(recent) {
+    recent_.used = true;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  ~Using() {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    recent_.used = false;
+  }
+  Using(const Using&) = delete;
+  Using& operator=(const Using&) = delete;
+
+  // Where that destroys nothing: of the one before the table has another reference, or it is kept.
+  bool remember(int number) noexcept {
+    const Reading guard(connection_table->lock);
+    const auto* const found = connection_table->look(number);
+    if (found == nullptr) return false;
+    const auto* const before = connection_table->look(recent_.number);
+    if (recent_.object && (before == nullptr || *before != recent_.object)) {
+      if (recent_.before) return false;
+      recent_.before = std::move(recent_.object);
+    }
+    recent_.object = *found;
+    recent_.number = number;
+    return true;
+  }
+
+ private:
+  Recent<Connection>& recent_;
+};
+
+int pulse_if_usable(Connection& connection, int priority, int code, std::int64_t value) {
+  return connection.usable() ? connection.pulse(priority, code, value) : EBADF;
+}
+
+}  // namespace
+
+int send_pulse(int connection, int priority, int code, std::int64_t value) {
+  Thread* const thread = Thread::without_memory();
+  if (thread != nullptr && !thread->recent_connection().used) [[likely]] {
+    Recent<Connection>& recent = thread->recent_connection();
+    Using guard(recent);
+    if ((recent.number == connection && connection != 0) || guard.remember(connection)) [[likely]]
+      return pulse_if_usable(*recent.object, priority, code, value);
+  }
+  // It stays in the table meanwhile: nobody destroys it here.
+  const Reading guard(connection_table->lock);
+  const auto* const found = connection_table->look(connection);
+  return found == nullptr ? EBADF : pulse_if_usable(**found, priority, code, value);
+}
 
 void Thread::forget_recent() noexcept {
   forget(channel_);

@@ -22,6 +22,7 @@ struct Recent {
   bool used = false;  // and so left as it is by a signal handler that comes meanwhile
   int number = 0;
   std::shared_ptr<T> object;
+  std::shared_ptr<T> before;  // which nobody has freed yet who may
 };
 
 // What the calling thread uses until this goes: the one that it has used last, as a rule.
@@ -52,9 +53,13 @@ class Found {
 class Thread {
  public:
   // The calling thread's, until it ends; see process/per_thread.hpp. Throws std::bad_alloc.
-  static Thread& here() { return process::PerThread<Thread>::get(); }
+  static Thread& here() { return process::PerThreadInPlace<Thread>::get(); }
   // Null where it has none.
-  static Thread* made() noexcept { return process::PerThread<Thread>::made(); }
+  static Thread* made() noexcept { return process::PerThreadInPlace<Thread>::made(); }
+  // Null where that would take memory.
+  static Thread* without_memory() noexcept {
+    return process::PerThreadInPlace<Thread>::get_in_place();
+  }
   Thread() = default;
   Thread(const Thread&) = delete;
   Thread& operator=(const Thread&) = delete;
@@ -64,6 +69,7 @@ class Thread {
   Found<Channel> channel(int number);
   Found<Connection> connection(int number);
   void forget_recent() noexcept;
+  Recent<Connection>& recent_connection() noexcept { return connection_; }
 
   void set_timeout(std::int64_t nanoseconds) noexcept {
     timed_ = nanoseconds >= 0;
@@ -96,6 +102,10 @@ class Thread {
   SignalCount timed_since_ = SignalCount::now();
   std::vector<Share> shares_;
 };
+
+// farcall_pulse(): 0, or an errno. Handlers call it that have interrupted malloc(3): it allocates
+// and frees nothing by itself.
+int send_pulse(int connection, int priority, int code, std::int64_t value);
 
 Table<Channel>& channels();
 Table<Connection>& connections();

@@ -366,8 +366,10 @@ Packet take_packet(int packet_socket) {
   return packet;
 }
 
-Packet take_strangers_packet(int packet_socket, const Next& next, std::size_t most) {
+Packet take_strangers_packet(int packet_socket, const Next& next, std::size_t most,
+                             ReceivedFds into) {
   Packet packet;
+  packet.descriptors = std::move(into);
   if (next.kind != Packet::Kind::garbage) {
     packet.kind = next.kind;
   } else if (!next.descriptors) {

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <utility>
 
 #include "farcall/socket.hpp"
 
@@ -20,6 +21,8 @@ namespace farcall {
 inline constexpr std::size_t kFewDescriptors = 4;
 // As many more than it says may come into the table with a packet that lies.
 inline constexpr std::size_t kUnaskedDescriptors = 8;
+// With what would have been the sender's place.
+inline constexpr std::size_t kMostOfFew = kFewDescriptors + kUnaskedDescriptors + 8;
 
 // What the next packet is like; nothing is taken, and no descriptor is made.
 struct Next {
@@ -33,12 +36,14 @@ Next look_at_next(int packet_socket, bool tells_sender = true) noexcept;
 
 // As take_packet() of a packet that has been looked at. One that brings more descriptors than it
 // says, than `most`, or than there is room for stays in the socket, which Packet::stays tells:
-// nothing more can be taken until drop_next(). Throws SystemError.
+// nothing more can be taken until drop_next(). `into`: empty, and where room for kMostOfFew has
+// been reserved there nothing is allocated. Throws SystemError.
 Packet take_strangers_packet(int packet_socket, const Next& next,
-                             std::size_t most = kFewDescriptors);
+                             std::size_t most = kFewDescriptors, ReceivedFds into = {});
 // Looks and takes, from a socket that tells no sender.
-inline Packet take_strangers_packet(int packet_socket) {
-  return take_strangers_packet(packet_socket, look_at_next(packet_socket, false));
+inline Packet take_strangers_packet(int packet_socket, ReceivedFds into = {}) {
+  return take_strangers_packet(packet_socket, look_at_next(packet_socket, false), kFewDescriptors,
+                               std::move(into));
 }
 // Takes a packet and closes what it brings. For threads that may wait for the sender.
 void drop_next(int packet_socket) noexcept;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Pulses: they never wait, and come in order.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "harness/interrupted.hpp"
@@ -348,6 +349,51 @@ TEST(MessagePulse, IsSentByAHandlerWhateverThatHasInterrupted) {
     }
   }
   EXPECT_EQ(child.join(), 0);
+}
+
+TEST(MessagePulse, IsSentByAHandlerThatHasInterruptedWhoGivesAPriorityBack) {
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  in_child([] {
+    const Channel channel(FARCALL_INHERIT);
+    static int connection;
+    connection = channel.connection;
+    ASSERT_EQ(farcall_pulse(connection, 0, 1, 0), 0);
+    EXPECT_EQ(receive(channel.id).info.code, 1);
+    const Child client([&] {
+      while (send(connection, "x").error == 0) continue;
+    });
+    const int nice = ::getpriority(PRIO_PROCESS, 0) + 1;
+    ASSERT_EQ(::setpriority(PRIO_PROCESS, 0, nice), 0);
+    farcall_priority_changed();
+    const auto serve = [&] {
+      const Message message = receive(channel.id);
+      const bool lent = ::getpriority(PRIO_PROCESS, 0) < nice;
+      if (message.id > 0) answer(message.id, 0);
+      return lent || message.id <= 0;
+    };
+    if (!serve()) GTEST_SKIP() << "no permission to raise it";
+    interrupted(
+        3000, [] { farcall_pulse(connection, 0, 1, 0); }, serve);
+  });
+}
+
+// Its pulses wait in memory, where one thread at a time puts them.
+TEST(MessagePulse, IsSentByAHandlerThatHasInterruptedOneToAServerThatHasStopped) {
+  if (over_module()) GTEST_SKIP() << "the module is here";
+  const std::string name = unique_name("stopped");
+  NamedServer server(name, echo_for_ever);
+  static int connection;
+  connection = farcall_name_open(name.c_str());
+  ASSERT_GT(connection, 0);
+  ASSERT_TRUE(stop_process(server.pid()));
+  in_child([] {
+    ASSERT_EQ(farcall_pulse(connection, 0, 1, 0), 0);
+    interrupted(
+        5000, [] { farcall_pulse(connection, 0, 1, 0); },
+        [] { farcall_pulse(connection, 0, 1, 0); });
+    EXPECT_TRUE(farcall_pulse(connection, 0, 1, 0) < 0 && errno == EAGAIN);
+  });
+  EXPECT_EQ(farcall_disconnect(connection), 0);
 }
 
 }  // namespace

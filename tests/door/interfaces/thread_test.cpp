@@ -18,7 +18,6 @@
 #include <thread>
 
 #include "harness/child.hpp"
-#include "harness/interrupted.hpp"
 #include "harness/thread_state.hpp"
 
 namespace {
@@ -416,18 +415,6 @@ TEST(Clocks, TheTimeThatAThreadHasRunIsItsOwn) {
     while (gethrvtime() - begun < 50'000'000) continue;
   }).join();
   EXPECT_LT(gethrvtime() - before, 50'000'000);
-}
-
-TEST(Threads, AHandlerMayForkWhateverItsThreadIsDoingWithThem) {
-  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
-  using farcall::test::fork_and_wait;
-  using farcall::test::interrupted;
-  farcall::test::in_child([] {
-    interrupted(1000, fork_and_wait, [] {
-      EXPECT_EQ(thr_continue(thr_self()), ESRCH);
-      EXPECT_EQ(thr_suspend(thr_self()), ESRCH);
-    });
-  });
 }
 
 TEST(Threads, AThreadBlocksTheSignalsThatItsMakerBlocks) {
