@@ -165,7 +165,8 @@ class Connection {
   // Nothing comes any more when it has returned. Nobody else may read meanwhile.
   void close() noexcept;
 
-  // Published once, or not at all: 0, ENETDOWN, EMSGSIZE, ENOMEM; ECONNRESET: nobody knows.
+  // Published once, or not at all: 0, ENETDOWN, EMSGSIZE, ENOMEM, ENOBUFS: too much waits for a
+  // cluster that takes nothing; ECONNRESET: nobody knows.
   // `header` may be null. May wait until the deadline for a cluster that takes little, or that is
   // away and has not been for the connect bound. While another thread sends it sends this as well,
   // and 0 only means that it will; so it does where the deadline comes first.
@@ -247,7 +248,7 @@ class Connection {
   std::string prefix_;
   const Event wake_;  // for the one who reads
   const bool signs_;
-  const std::uint64_t most_pending_;  // bytes that have been read and not been taken
+  const std::uint64_t most_pending_;  // bytes that have been read and not been taken; or not sent
   std::unique_ptr<natsOptions, Destroy<natsOptions_Destroy>> options_;
   Events events_;
   std::unique_ptr<Link::Attached> attached_;  // of the link that is being made

@@ -18,6 +18,7 @@ namespace farcall::bridge {
 namespace {
 
 constexpr std::size_t kMostQueued = std::size_t{1} << 20;  // bytes; then publishers wait
+constexpr std::size_t kMessage = 512;                      // that one costs beside its data
 constexpr unsigned kRounds = 4;  // of others' messages that one thread sends; then the reader does
 
 // Who reads is interrupted where it has to end before.
@@ -26,6 +27,16 @@ constexpr std::chrono::seconds kReadFor{10};
 constexpr std::chrono::milliseconds kPatience{100};
 
 thread_local bool gathers = false;  // what this thread publishes may wait for more
+
+// To libnats. `message`: all the rest, or null.
+natsStatus hand_over(natsConnection* to, natsMsg* message, const char* subject, const char* reply,
+                     std::span<const std::byte> data) {
+  const void* const bytes = data.data();
+  const int size = static_cast<int>(data.size());
+  if (message != nullptr) return ::natsConnection_PublishMsg(to, message);
+  if (reply == nullptr) return ::natsConnection_Publish(to, subject, bytes, size);
+  return ::natsConnection_PublishRequest(to, subject, reply, bytes, size);
+}
 
 }  // namespace
 
@@ -187,9 +198,10 @@ int Connection::publish(const std::string& subject, const std::string* reply, co
       return ENETDOWN;
     }
     if (sending_ || gathers || !queue_.empty()) {
+      if (queued_ >= most_pending_) return ENOBUFS;
       if (!message && !make()) return ENOMEM;
       queue_.push_back(std::move(message));
-      queued_ += data.size();
+      queued_ += kMessage + data.size();
       if (sending_ || (gathers && queued_ < kMostQueued)) return 0;
       sending_ = true;
       send_queue(lock, until);
@@ -199,15 +211,8 @@ int Connection::publish(const std::string& subject, const std::string* reply, co
     lock.unlock();
     const std::uint64_t socket = sockets_;
     const auto link = this->link();
-    natsConnection* const connection = link->connection.get();
-    natsStatus status = NATS_OK;
-    if (message) {
-      status = ::natsConnection_PublishMsg(connection, message.get());
-    } else if (to != nullptr) {
-      status = ::natsConnection_PublishRequest(connection, subject.c_str(), to, bytes, size);
-    } else {
-      status = ::natsConnection_Publish(connection, subject.c_str(), bytes, size);
-    }
+    const natsStatus status =
+        hand_over(link->connection.get(), message.get(), subject.c_str(), to, data);
     const int sent = status == NATS_OK ? flush(socket, until) : 0;
     lock.lock();
     send_queue(lock, until);

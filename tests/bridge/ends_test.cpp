@@ -14,6 +14,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <regex>
 #include <stdexcept>
@@ -452,6 +453,32 @@ TEST_F(BridgeEnds, AClientThatDiesInTheMiddleOfItsRequestStopsNoDeadline) {
   line.stall(false);
   late.join();
   EXPECT_EQ(answer, "!ETIMEDOUT");
+}
+
+// The cluster brings calls, and takes none of the answers.
+TEST_F(BridgeEnds, AnswersThatTheClusterDoesNotTakeHaveABound) {
+  if (kSlow > 1) GTEST_SKIP() << "sanitizers keep what is freed";
+  Line line(nats_->port(), std::size_t{1} << 40, 1'000'000'000);
+  const std::string file = scratch_.write("small.toml", "[bridge]\nmemory_mib = 64\n");
+  exporter_ = start_bridge(scratch_, channel("exporter"),
+                           {"--config", file, "--nats", line.url(), "--death-bound", "60",
+                            "--export", "door:" + path() + "=d.v1"});
+  importer_ = start_bridge(scratch_, channel("importer"),
+                           {"--nats", nats_->url(), "--import", "d.v1=door:" + path("rdoor")});
+  ASSERT_TRUE(comes_true([this] { return call("x") == "x"; })) << exporter_->said();
+  line.stall(true);
+  constexpr int kCalls = 3000;
+  const Raw raw(nats_->port());
+  for (int i = 0; i < kCalls; ++i)
+    raw.publish("d.v1", "far." + std::to_string(i), "1;k=c;s=10", "big 250000");
+  EXPECT_TRUE(comes_true([this] { return service_->seen().calls > kCalls; }, 60s));
+  std::ifstream status("/proc/" + std::to_string(exporter_->pid()) + "/status");
+  const std::string text(std::istreambuf_iterator<char>(status), {});
+  std::smatch most;
+  ASSERT_TRUE(std::regex_search(text, most, std::regex("VmHWM:\\s+(\\d+) kB"))) << text;
+  EXPECT_LT(std::stol(most[1]), 400'000) << "the answers are 750 MB";
+  line.stall(false);
+  EXPECT_TRUE(comes_true([this] { return call("x") == "x"; }, 60s)) << exporter_->said();
 }
 
 TEST_F(BridgeEnds, SmallCallsPassALongOneOnASlowLine) {
