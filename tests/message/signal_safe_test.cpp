@@ -138,18 +138,19 @@ TEST_F(MessageSignalSafe, WhatAThreadHasBeenLentIsNotFreed) {
   ASSERT_EQ(farcall_pulse(channel.connection, 1, 1, 0), 0);
   EXPECT_EQ(receive(channel.id).info.code, 1);
   std::thread client([&] { EXPECT_EQ(send(channel.connection, "x").status, 0); });
+  bool lent = false;
   std::thread([&] {
     const auto own_nice = [] { return ::getpriority(PRIO_PROCESS, static_cast<id_t>(own_id())); };
     const int nice = own_nice() + 1;
     EXPECT_EQ(::setpriority(PRIO_PROCESS, static_cast<id_t>(own_id()), nice), 0);
     const Message message = receive(channel.id);
-    const bool lent = own_nice() < nice;
+    lent = own_nice() < nice;
     std::thread([&] { EXPECT_EQ(answer(message.id, 0), 0); }).join();
     EXPECT_EQ(own_nice(), nice);
     EXPECT_EQ(pulse(channel.connection, 2), 0);
-    if (!lent) GTEST_SKIP() << "no permission to raise its priority";
   }).join();
   client.join();
+  if (!lent) GTEST_SKIP() << "no permission to raise it";
 }
 
 TEST_F(MessageSignalSafe, WhyThereIsNoneIsToldWithoutMemory) {
