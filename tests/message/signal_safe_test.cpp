@@ -17,10 +17,12 @@ thread_local int allocations = 0;
 // Sanitizers have an allocator of their own.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 extern "C" {
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the C library's names
 void* __libc_malloc(std::size_t size);
 void* __libc_calloc(std::size_t count, std::size_t size);
 void* __libc_realloc(void* memory, std::size_t size);
 void __libc_free(void* memory);
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 void* malloc(std::size_t size) {
   if (counts) ++allocations;
@@ -138,18 +140,19 @@ TEST_F(MessageSignalSafe, WhatAThreadHasBeenLentIsNotFreed) {
   ASSERT_EQ(farcall_pulse(channel.connection, 1, 1, 0), 0);
   EXPECT_EQ(receive(channel.id).info.code, 1);
   std::thread client([&] { EXPECT_EQ(send(channel.connection, "x").status, 0); });
+  bool lent = false;
   std::thread([&] {
     const auto own_nice = [] { return ::getpriority(PRIO_PROCESS, static_cast<id_t>(own_id())); };
     const int nice = own_nice() + 1;
     EXPECT_EQ(::setpriority(PRIO_PROCESS, static_cast<id_t>(own_id()), nice), 0);
     const Message message = receive(channel.id);
-    const bool lent = own_nice() < nice;
+    lent = own_nice() < nice;
     std::thread([&] { EXPECT_EQ(answer(message.id, 0), 0); }).join();
     EXPECT_EQ(own_nice(), nice);
     EXPECT_EQ(pulse(channel.connection, 2), 0);
-    if (!lent) GTEST_SKIP() << "no permission to raise its priority";
   }).join();
   client.join();
+  if (!lent) GTEST_SKIP() << "no permission to raise it";
 }
 
 TEST_F(MessageSignalSafe, WhyThereIsNoneIsToldWithoutMemory) {
