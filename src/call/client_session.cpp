@@ -171,7 +171,7 @@ ClientSession::~ClientSession() {
   if (among_) among_->remove(*this);
   if (maker_.trusted) return;
   hang_up_later(maker_.user, std::move(sockets_.theirs));
-  hang_up_later(maker_.user, std::move(sockets_.mine));
+  close_mine();
 }
 
 // Programs that act with other ids than their own: the kernel checks what is said here.
@@ -373,6 +373,8 @@ void OpenSessions::close() noexcept {
   for (;;) {
     const Outcome outcome = waiter_.wait(
         control().client, control().server, deadline, [&] { return replied(turn); }, since);
+    if (outcome == Outcome::ok && dropping_) [[unlikely]]
+      return await_dropped(turn, deadline, since);
     if (outcome != Outcome::interrupted || is_programs_signal(since)) return outcome;
   }
 }
@@ -433,6 +435,7 @@ bool ClientSession::copy_reply(std::span<std::byte> into) noexcept {
 Outcome ClientSession::take_refusal(Turn turn) {
   // Of an answer that failed before.
   if ((turn.flags & kTransferComes) != 0) (void)accept_transfer(SIZE_MAX);
+  begin_dropping();
   transfer_ = {};  // the server may not have taken it
   const std::int64_t error = extra();
   if (error < 1 || error > kMostErrno) return Outcome::broken;
@@ -463,6 +466,7 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
     results.descriptors.clear();
     const Outcome outcome = next_descriptors(results.descriptors);
     if (outcome == Outcome::too_big) {
+      begin_dropping();
       drop(results.descriptors);
       error = EMFILE;
     } else if (outcome != Outcome::ok) {

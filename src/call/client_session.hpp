@@ -206,11 +206,15 @@ class ClientSession final : public SessionBase {
   Outcome take_long_reply(Turn turn, CallResults& results);
   Outcome make_room(std::uint64_t size, bool apart, CallResults& results) const;
   bool copy_reply(std::span<std::byte> into) noexcept;
+  void begin_dropping() noexcept;
+  Outcome await_dropped(Turn turn, Deadline deadline, SignalCount since);
+  void close_mine() noexcept;
   Outcome lose_reply(Turn turn, CallResults& results) noexcept;
   Outcome fail(Outcome outcome) const noexcept;
   [[nodiscard]] uid_t owner() const noexcept override { return maker_.user; }
   [[nodiscard]] bool is_client() const noexcept override { return true; }
   [[nodiscard]] bool is_strangers() noexcept override { return !maker_.trusted; }
+  bool look_whether_dropped() noexcept override;
   // A server has no more of the table than clients have of its own.
   bool may_take(std::size_t claimed, process::InHand&) noexcept override {
     return arrived_descriptors() + claimed <= process::descriptor_table() / 2;
@@ -223,6 +227,8 @@ class ClientSession final : public SessionBase {
 
   const Maker maker_;
   std::shared_ptr<OpenSessions> among_;
+  class Dropping;
+  std::shared_ptr<Dropping> dropping_;  // of what is stuck
   std::uint64_t epoch_ = credentials_epoch();
   std::uint32_t number_ = 0;
   bool cancellable_ = false;

@@ -261,6 +261,17 @@ void PortState::drop_in_vain(const SessionPointer& session) noexcept {
   drop(session);
 }
 
+void PortState::refuse_later(const SessionPointer& session) noexcept {
+  try {
+    process::catch_up(session->caller.uid, [port = shared_from_this(), session] {
+      session->drop_and_refuse();
+      port->release(session);
+    });
+  } catch (const std::exception&) {
+    drop_in_vain(session);  // there is no thread
+  }
+}
+
 void PortState::forget_taken(uid_t user) noexcept {
   std::vector<SessionPointer> his;
   try {

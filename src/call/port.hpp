@@ -184,6 +184,9 @@ struct PortState : std::enable_shared_from_this<PortState> {
   void drop(const SessionPointer& session) noexcept;
   // The same, of one that threads have worked for, and that cannot be answered.
   void drop_in_vain(const SessionPointer& session) noexcept;
+  // The same, of one of whose request something stays in the socket. What that is may be long in
+  // closing; its client waits as long, and nobody else.
+  void refuse_later(const SessionPointer& session) noexcept;
   // Looks what of its replies that user has taken by now.
   void forget_taken(uid_t user) noexcept;
   // A session that the caller owns: what its client waits for is queued; or it is left again.

@@ -294,8 +294,14 @@ bool ServerSession::detain(Turn now) noexcept {
 
 Outcome ServerSession::answer_refused(int error, const Destination& to) {
   close_later(caller.uid, std::move(to.descriptors));
-  refuse(error);
+  stuck_refusal_ = error;
+  if (!stuck()) refuse(error);
   return Outcome::would_block;
+}
+
+void ServerSession::drop_and_refuse() noexcept {
+  for (; stuck(); --stuck_) drop_next_set(socket());
+  refuse(stuck_refusal_);
 }
 
 Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Request& request,
@@ -309,7 +315,9 @@ Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Reques
     transfer_.charge = bytes_charged(transfer_.capacity(), to.limits.bytes_per_user);
     if (!transfer_.charge && refusal == 0) refusal = E2BIG;
   }
-  if ((turn.flags & kDescriptors) != 0) {
+  if ((turn.flags & kDescriptors) != 0 && stuck() && nothing_left()) {
+    ++stuck_;  // they are behind the memory
+  } else if ((turn.flags & kDescriptors) != 0) {
     const Outcome outcome = next_descriptors(to.descriptors);
     if (outcome == Outcome::too_big)
       refusal = EMFILE;

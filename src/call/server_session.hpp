@@ -186,6 +186,9 @@ class ServerSession final : public SessionBase {
   }
   // The socket has said that the client has gone.
   void tell_gone() noexcept;
+  // Of a request that is refused for want of room, what stays in the socket is dropped, and then
+  // the client is told. By who has claimed it, a thread that may wait for the client.
+  void drop_and_refuse() noexcept;
   // The client is told that this is the end.
   void hang_up() noexcept;
 
@@ -294,6 +297,7 @@ class ServerSession final : public SessionBase {
   std::atomic<std::uint32_t> number_{0};
   std::uint32_t untold_ = 0;  // number of a reply; its owner's
   int refuse_next_ = 0;       // the errno, or 0; its owner's
+  int stuck_refusal_ = 0;     // the errno that is to be told when nothing is stuck; its owner's
   std::atomic<bool> owned_{false};
   // Who serves writes the first and looks at `gone` and the second, who tells does the reverse;
   // with asymmetric fences between.

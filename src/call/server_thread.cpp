@@ -323,7 +323,10 @@ bool ServerThread::State::take_long(Incoming& incoming) {
   if (outcome == Outcome::ok) return true;
   incoming.request_ = {};
   process::close_later(attending_->caller.uid, std::move(incoming.descriptors_));
-  if (outcome != Outcome::would_block) port_->drop_in_vain(std::exchange(attending_, nullptr));
+  if (outcome != Outcome::would_block)
+    port_->drop_in_vain(std::exchange(attending_, nullptr));
+  else if (attending_->stuck())
+    port_->refuse_later(std::exchange(attending_, nullptr));
   return false;
 }
 

@@ -85,7 +85,9 @@ void SessionBase::keep(Packet& packet) {
   }
   if (arrived_.empty() || arrived_.back().complete) arrived_.emplace_back();
   Arrived& whole = arrived_.back();
-  whole.complete = !packet.more;
+  // What stays, and what belongs to it, is dropped there.
+  if (packet.stays && packet.kind == Packet::Kind::overflow) stuck_ = 1;
+  whole.complete = !packet.more || stuck();
   whole.overflow |= packet.kind == Packet::Kind::overflow;
   if (whole.descriptors.size() + packet.descriptors.size() > kCallDescriptors) garbage_ = true;
   whole.descriptors.append(std::move(packet.descriptors));
@@ -104,6 +106,13 @@ Packet SessionBase::next_packet(process::InHand& in_hand) {
     return take_strangers_packet(socket(), next, kPacketDescriptors);
   Packet refused;
   refused.kind = Packet::Kind::garbage;
+  // A client tells the server that it has no room for them.
+  const bool wanted = arrived_.empty() || !arrived_.back().complete;
+  if (is_client() && wanted && next.claimed <= kPacketDescriptors) {
+    refused.kind = Packet::Kind::overflow;
+    refused.purpose = kPurposeData;
+    refused.stays = true;
+  }
   return refused;
 }
 
@@ -111,8 +120,9 @@ void SessionBase::take_packets(bool with_descriptors) noexcept {
   // A peer that sends without end is stopped here by the bound and later by its lack of sense.
   constexpr std::size_t kMostPackets = 64;
   Packet packet;
+  if (stuck() && !look_whether_dropped()) return;
   try {
-    for (std::size_t i = 0; i < kMostPackets && !garbage_; ++i) {
+    for (std::size_t i = 0; i < kMostPackets && !garbage_ && !stuck(); ++i) {
       if (!with_descriptors && descriptors_come_next(socket())) return;
       process::InHand in_hand;
       packet = next_packet(in_hand);
@@ -124,7 +134,7 @@ void SessionBase::take_packets(bool with_descriptors) noexcept {
       else if (packet.kind != What::doorbell)
         keep(packet);
       // It would be told of for ever.
-      garbage_ |= packet.stays;
+      garbage_ |= packet.stays && !stuck();
       if (packet.unsolicited != 0 || !packet.descriptors.empty())
         count_unsolicited(packet.unsolicited, packet.descriptors.size());
     }
@@ -132,7 +142,7 @@ void SessionBase::take_packets(bool with_descriptors) noexcept {
     garbage_ = true;  // out of memory: what was sent is lost
   }
   // A client would be told of what it does not take for as long as it waits.
-  if (garbage_ && is_client() && !has_overflow()) hang_up();
+  if (garbage_ && is_client() && !has_overflow()) shut_down();
 }
 
 Outcome SessionBase::next_descriptors(ReceivedFds& into) {
@@ -143,7 +153,7 @@ Outcome SessionBase::next_descriptors(ReceivedFds& into) {
   const bool overflow = has_overflow();
   if ((garbage_ && !overflow) || arrived_.empty() || !arrived_.front().complete)
     return Outcome::broken;
-  if (garbage_ && is_client()) hang_up();
+  if (garbage_ && is_client()) shut_down();
   into = std::move(arrived_.front().descriptors);
   arrived_.pop_front();
   return overflow ? Outcome::too_big : Outcome::ok;

@@ -211,6 +211,8 @@ class SessionBase {
   [[nodiscard]] bool announced() const noexcept { return announce_; }
   // Whether descriptors have been sent that nothing can be sent after: they would be taken for one.
   [[nodiscard]] bool sent_in_part() const noexcept { return sent_in_part_; }
+  // Whether packets that there was no room for stay in the socket. Nothing behind them is taken.
+  [[nodiscard]] bool stuck() const noexcept { return stuck_ != 0; }
   // Whether the other side has closed. A system call.
   [[nodiscard]] bool hung_up() const noexcept;
 
@@ -258,6 +260,8 @@ class SessionBase {
   [[nodiscard]] virtual uid_t owner() const noexcept = 0;
   // Any other packet. False: it makes no sense.
   virtual bool other_packet(const Packet&) noexcept { return false; }
+  // Whether these have been dropped meanwhile.
+  virtual bool look_whether_dropped() noexcept { return false; }
   // Which of the two sides this is.
   [[nodiscard]] virtual bool is_client() const noexcept = 0;
   // Whether descriptors are taken before the message that they belong to. Who does so can be made
@@ -286,11 +290,13 @@ class SessionBase {
   virtual void let_go_of_transfer() noexcept { transfer_ = {}; }
   // So much has come that nobody has asked for.
   virtual void count_unsolicited(std::size_t, std::size_t) noexcept {}
+  void shut_down() const noexcept { ::shutdown(socket(), SHUT_RDWR); }
 
   PrivateMapping memory_;
   SessionSockets sockets_;
   Waiter waiter_;
   TransferMemory transfer_;
+  unsigned stuck_ = 0;    // so many sets of packets
   bool sending_ = false;  // some of what is prepared has been sent
   bool has_sent_descriptors_ = false;
   bool sent_in_part_ = false;      // some packets of one set of descriptors, and not the last
@@ -310,7 +316,6 @@ class SessionBase {
   [[nodiscard]] bool has_overflow() const noexcept {
     return !arrived_.empty() && arrived_.front().overflow;
   }
-  void hang_up() const noexcept { ::shutdown(socket(), SHUT_RDWR); }
   int watch_process(bool on) noexcept;
 
   WatchedProcess process_;  // while somebody here waits long for the other side

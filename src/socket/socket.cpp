@@ -385,12 +385,20 @@ Packet take_strangers_packet(int packet_socket, const Next& next, std::size_t mo
   return packet;
 }
 
-void drop_next(int packet_socket) noexcept {
-  char byte = 0;
+bool drop_next(int packet_socket) noexcept {
+  PacketHeader header{};
   // Not recv(2), which the C library makes a point of cancellation.
-  while (::syscall(SYS_recvfrom, packet_socket, &byte, sizeof byte, MSG_DONTWAIT, nullptr,
-                   nullptr) < 0 &&
-         errno == EINTR) {
+  long count = 0;
+  do
+    count = ::syscall(SYS_recvfrom, packet_socket, &header, sizeof header, MSG_DONTWAIT, nullptr,
+                      nullptr);
+  while (count < 0 && errno == EINTR);
+  return count == sizeof header && header.magic == PacketHeader::kMagic && header.more != 0;
+}
+
+void drop_next_set(int packet_socket) noexcept {
+  constexpr int kMost = 64;  // of one that is sent in earnest there are fewer
+  for (int i = 0; i < kMost && drop_next(packet_socket); ++i) {
   }
 }
 

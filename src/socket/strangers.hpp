@@ -45,7 +45,10 @@ inline Packet take_strangers_packet(int packet_socket, ReceivedFds into = {}) {
   return take_strangers_packet(packet_socket, look_at_next(packet_socket, false), kFewDescriptors,
                                std::move(into));
 }
-// Takes a packet and closes what it brings. For threads that may wait for the sender.
-void drop_next(int packet_socket) noexcept;
+// Takes a packet and closes what it brings. For threads that may wait for the sender. Returns
+// whether the next one belongs to it.
+bool drop_next(int packet_socket) noexcept;
+// The same with all that belong to it.
+void drop_next_set(int packet_socket) noexcept;
 
 }  // namespace farcall

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <span>
 #include <thread>
+#include <vector>
 
 #include "call/raw.hpp"
 #include "call/server.hpp"
@@ -200,6 +201,143 @@ TEST_F(DescriptorsOfStrangers, WhoseTableIsFullRefusesThem) {
   }
   EXPECT_EQ(::write(go.get(), "", 1), 1);
   EXPECT_EQ(client.join(), 0);
+}
+
+// Takes all the room of this process's table but so much.
+std::vector<UniqueFd> fill_table(std::size_t but) {
+  std::vector<UniqueFd> taken;
+  for (int fd; (fd = ::fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0;) taken.emplace_back(fd);
+  taken.resize(taken.size() - but);
+  return taken;
+}
+
+// Others close what has come before, and make room by that.
+void expect_no_more_than(std::size_t descriptors) {
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= descriptors; }));
+}
+
+// What a call comes to that brings so many descriptors, and so many bytes.
+int error_of_call(Client& client, std::size_t count, std::size_t size) {
+  const std::vector<int> descriptors(count, STDERR_FILENO);
+  const std::vector<std::byte> data(size);
+  std::vector<std::byte> buffer(size);
+  CallResults results;
+  results.buffer = buffer;
+  return error_of([&] {
+    EXPECT_EQ(client.call({.data = data, .descriptors = descriptors}, results,
+                          Deadline::after(kPatience)),
+              Outcome::ok);
+  });
+}
+
+// No more is lost than that one call, of whichever kind it was.
+TEST_F(DescriptorsOfStrangers, ThatFindNoRoomForAMomentCostOneCall) {
+  struct Case {
+    std::size_t room;
+    std::size_t descriptors;
+    std::size_t size;
+  };
+  static constexpr std::array kCases{
+      Case{2, 5, 1},
+      Case{0, 0, 100'000},
+      Case{2, kPacketDescriptors + 5, 1},
+      Case{kPacketDescriptors + 2, kPacketDescriptors + 5, 1},
+      Case{0, 5, 3'000'000},  // more memory, and descriptors after it
+  };
+  PortLimits limits;
+  limits.descriptors_per_user = kTable / 2;
+  Server server(echo, 1, WaitMode::adaptive, limits);
+  const auto [go, wait] = socket_pair();
+  (void)server.port.descriptor();
+  const std::size_t before = open_descriptors() + kSessionDescriptors;
+  const auto await_turn = [](int socket) {
+    char byte = 0;
+    EXPECT_EQ(::write(socket, "", 1), 1);
+    EXPECT_EQ(::read(socket, &byte, 1), 1);
+  };
+  Child client([&, &wait = wait, port = server.port.descriptor()] {
+    ASSERT_TRUE(become(kAnother));
+    Client asking(port);
+    EXPECT_EQ(ask(asking, "x"), "x");
+    for (const auto& [room, count, size] : kCases) {
+      await_turn(wait.get());
+      EXPECT_EQ(error_of_call(asking, count, size), EMFILE) << room << ", " << count;
+      EXPECT_EQ(ask(asking, "without"), "without");
+      await_turn(wait.get());
+      EXPECT_EQ(error_of_call(asking, count, size), 0) << room << ", " << count;
+    }
+    await_turn(wait.get());
+  });
+  char byte = 0;
+  EXPECT_EQ(::read(go.get(), &byte, 1), 1);
+  for (const auto& each : kCases) {
+    expect_no_more_than(before);
+    {
+      const std::vector<UniqueFd> taken = fill_table(each.room);
+      await_turn(go.get());
+    }
+    expect_no_more_than(before);
+    await_turn(go.get());
+  }
+  EXPECT_EQ(server.port.sessions(), 1U) << "it is the same session";
+  EXPECT_EQ(::write(go.get(), "", 1), 1);
+  EXPECT_EQ(client.join(), 0);
+}
+
+// Who has sent what stays waits until it is closed; the only thread that serves does not.
+TEST_F(DescriptorsOfStrangers, ThatStayInASessionHoldUpNobodyWhoServes) {
+  std::vector<UniqueFd> taken;
+  Server server([&](ServerThread& thread, Incoming& incoming) {
+    if (text_of(incoming.data()) == "fill") taken = fill_table(2);
+    echo(thread, incoming);
+  });
+  in_child_with_many(
+      [&, port = server.port.descriptor()](std::span<const int> many, UniqueFd& lingers) {
+        ASSERT_TRUE(become(kAnother));
+        Client other(port);
+        RawSession session(port);
+        ASSERT_TRUE(session.welcome());
+        EXPECT_EQ(ask(other, "fill"), "fill");
+        send_lie(session.socket.get(), many.last(5), 5, kPurposeData);
+        lingers.reset();
+        session.give(Kind::request, 1, 0, kDescriptors);
+        for (int i = 0; i < 20; ++i) EXPECT_EQ(ask(other, "still"), "still");
+        EXPECT_FALSE(session.ended());
+      });
+}
+
+// The server is told, and the client waits for another answer.
+TEST_F(DescriptorsOfStrangers, ThatAClientHasNoRoomForLeaveItWaitingForAnotherReply) {
+  auto [here, there] = packet_socket_pair();
+  const auto [stop, stopped] = socket_pair();
+  Child child([&, &there = there, &stopped = stopped] {
+    ASSERT_TRUE(become(kAnother));
+    Server server([](ServerThread& thread, Incoming& incoming) {
+      if (text_of(incoming.data()) == "plain") return echo(thread, incoming);
+      const std::array three{STDERR_FILENO, STDERR_FILENO, STDERR_FILENO};
+      const int error = error_of([&] { thread.reply(incoming, bytes_of("with"), three); });
+      if (error != 0) thread.reply(incoming, bytes_of(error == EMFILE ? "instead" : "wrong"));
+    });
+    send_descriptors(there.get(), std::array{server.port.descriptor()}, 0);
+    char byte = 0;
+    EXPECT_EQ(::read(stopped.get(), &byte, 1), 1);
+  });
+  pollfd sent{.fd = here.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&sent, 1, static_cast<int>(kPatience.count())), 1);
+  const UniqueFd port = take_only_descriptor(here.get());
+  Client client(port.get());
+  const std::size_t before = open_descriptors() + kSessionDescriptors;
+  EXPECT_EQ(ask(client, "plain"), "plain");
+  for (int i = 0; i < 3; ++i) {
+    expect_no_more_than(before);
+    {
+      const std::vector<UniqueFd> taken = fill_table(1);
+      EXPECT_EQ(ask(client, "x"), "instead");
+    }
+    EXPECT_EQ(ask(client, "x"), "with");
+  }
+  EXPECT_EQ(::write(stop.get(), "", 1), 1);
+  EXPECT_EQ(child.join(), 0);
 }
 
 TEST_F(DescriptorsOfStrangers, ThatAreFewAreAllTakenByASmallTable) {
