@@ -102,13 +102,13 @@ std::size_t send_now(int fd, const Ring& memory, std::size_t from, std::size_t t
 
 // The peer may sleep in the kernel. One byte wakes it, which its library takes out again. Bytes
 // that it has not read do so as well; and from behind them, or behind a doorbell that is under way,
-// the one could not be taken out once the peer leaves.
-void ring_doorbell(Side& side, int fd) noexcept {
+// the one could not be taken out once the peer leaves. False: not now.
+bool ring_doorbell(Side& side, int fd) noexcept {
   const Guard guard(side.send_lock);
-  if (side.out().control == nullptr || side.sender.busy()) return;
+  if (side.out().control == nullptr || side.sender.busy()) return false;
   if (side.out().control->kernel_taken.load(std::memory_order_acquire) < side.sender.kernel_sent())
-    return;
-  if (!side.sender.enter_kernel(side.out())) return;
+    return false;
+  if (!side.sender.enter_kernel(side.out())) return false;
   side.out().control->doorbell.store(side.sender.kernel_sent() + 1, std::memory_order_seq_cst);
   // A peer that has left the ring may read without its library, and one that closes with a byte
   // unread resets the connection. In one order with leave_receiving() and take_last_doorbell():
@@ -121,6 +121,7 @@ void ring_doorbell(Side& side, int fd) noexcept {
       left ? 0 : kernel(SYS_sendto, fd, &bell, 1, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
   if (sent != 1) side.out().control->doorbell.store(0, std::memory_order_relaxed);
   side.sender.leave_kernel(side.out(), sent == 1 ? 1 : 0);
+  return left || sent == 1;
 }
 
 // A byte that is not the program's is on its way to this end.
@@ -247,16 +248,16 @@ class GivingBack {
     if (size == 0) return false;
     std::memcpy(side_.in().bytes, collected_.data() + done, size);
     direction_.handback.give(0, size);
-    ring_doorbell(side_, fd_);
-    bool borrowed = false;
+    bool rung = false, borrowed = false;
     for (const std::int64_t start = monotonic_ns();;) {
+      rung = rung || ring_doorbell(side_, fd_);
       const HandbackWord::Piece now = direction_.handback.look();
       if (now.state == HandbackWord::kServed) break;
       if (now.state == HandbackWord::kAgain) {
         if (!now.is_within(size) || now.to != size) return false;
         std::memcpy(side_.in().bytes, collected_.data() + done, size);
         direction_.handback.give(now.from, size);
-        ring_doorbell(side_, fd_);  // it may have gone to sleep again
+        rung = false;
       }
       // Also of a peer that asks for them again and again.
       const std::int64_t waited = monotonic_ns() - start;
@@ -268,6 +269,7 @@ class GivingBack {
         const std::size_t sent = now.from + send_in_peers_place(done + now.from, done + size);
         if (sent == size) break;
         direction_.handback.give(sent, size);
+        rung = false;  // who was woken meanwhile has gone to sleep again
       }
       serve_peer();
       pause();

@@ -209,6 +209,27 @@ TEST_F(Settling, LooksAfterAllThatAreLeftWhereOneHasMadeRoom) {
   EXPECT_EQ(reclaimed[2], 1);
 }
 
+// Who was given up for others is no longer looked at, until there is more of it.
+TEST_F(Settling, LooksAgainAfterWhatItHasGivenUpWhereMoreIsPut) {
+  constexpr int kAll = 1024;
+  const auto fill = [](Side& side, int places) {
+    for (int i = 0; i < places; ++i) {
+      forget_put(side);
+      put(side);
+    }
+    settle_before_sleep();
+  };
+  kernel_has_room = false;
+  put(sides()[2]);
+  fill(sides()[0], kAll - 1);
+  fill(sides()[1], kAll);  // each takes the place of another
+  reclaimed[2] = 0;
+  put(sides()[2]);
+  kernel_has_room = true;
+  settle_before_sleep();
+  EXPECT_EQ(reclaimed[2], 1);
+}
+
 // The descriptor may be another file's afterwards.
 TEST_F(Settling, LooksAtNothingAfterTheEndOfADescriptor) {
   put(sides()[0]);

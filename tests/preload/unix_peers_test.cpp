@@ -8,23 +8,34 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "farcall/memory.hpp"
 
 namespace farcall::preload {
 
-std::uint32_t index_of(const Side&) noexcept { return 0; }  // there is one
-
 namespace {
 
-// Each is another connection's.
-Side& new_side() {
-  static Side side{};
-  side.generation.fetch_add(1);
-  return side;
+constexpr std::size_t kSides = 40;
+std::array<Side, kSides> sides{};
+
+// Each time another connection's.
+Side& new_side(std::size_t index = 0) {
+  sides[index].generation.fetch_add(1);
+  return sides[index];
 }
+
+}  // namespace
+
+std::uint32_t index_of(const Side& side) noexcept {
+  return static_cast<std::uint32_t>(&side - sides.data());
+}
+
+namespace {
 
 struct Ends {
   explicit Ends(int type = SOCK_STREAM) {
@@ -66,6 +77,20 @@ TEST(UnixPeers, OfWhatIsNotConnectedAreAnError) {
   const UniqueFd alone(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   EXPECT_EQ(queued_at_unix_peer(alone.get(), new_side()), -ENOTCONN);
   EXPECT_EQ(queued_at_unix_peer(-1, new_side()), -ENOTSOCK);
+}
+
+// Who waits for that is told with all others, and not one by one: the first question is the last.
+TEST(UnixPeers, OfManyAreToldTogether) {
+  std::vector<Ends> all(kSides);
+  for (std::size_t i = 0; i < kSides; ++i)
+    EXPECT_EQ(await_unix_peer(all[i].near.get(), new_side(i)), number_of_socket(all[i].near.get()));
+  for (std::size_t i = 0; i < kSides; ++i) {
+    const std::uint32_t far = number_of_socket(all[i].far.get());
+    if (i != 0) all[i].far.reset();
+    std::uint32_t number = 0;
+    EXPECT_EQ(number_of_unix_peer(all[i].near.get(), sides[i], number), 0) << i;
+    EXPECT_EQ(number, far) << i;
+  }
 }
 
 }  // namespace
