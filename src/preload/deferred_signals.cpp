@@ -10,6 +10,7 @@
 #include "interpose/signals.hpp"
 #include "preload/lock.hpp"
 #include "preload/real.hpp"
+#include "preload/signals.hpp"
 
 namespace farcall::preload {
 
@@ -30,12 +31,16 @@ constexpr std::uint64_t kFaults =
 // The C library's own.
 constexpr std::uint64_t kInternal = bit(32) | bit(33);
 
+// To whom they came is a thread's number: what waits in a copy of its memory, which fork() makes,
+// is not the child's, for that begins with no signal pending.
 struct Waiting {
   // Of handlers that are given the number only: how often.
+  long plain_of;
   std::uint64_t plain;
   std::array<std::uint16_t, kSignals> times;
   // Of one that is given all. Until it runs, others stay blocked.
   bool informed;
+  long informed_of;
   siginfo_t info;
   std::uint64_t mask_before;
 };
@@ -63,16 +68,33 @@ void queue_again(int number, const siginfo_t& info) noexcept {
     raise_again(number);
 }
 
+void forget_plain_of_others() noexcept {
+  const long me = kernel(SYS_gettid);
+  if (waiting.plain_of == me) return;
+  if (waiting.plain != 0) {
+    const HeldSignals none_comes;
+    if (waiting.plain_of != me) {
+      waiting.plain = 0;
+      waiting.times = {};
+    }
+    waiting.plain_of = me;
+  }
+  waiting.plain_of = me;
+}
+
 }  // namespace
 
 // Each is noted as gone before it comes: its handler may never return.
 void detail::deliver() noexcept {
+  forget_plain_of_others();
+  section.waiting = waiting.plain != 0 || waiting.informed;
   while (waiting.plain != 0) {
     const int number = __builtin_ctzll(waiting.plain) + 1;
     std::uint16_t& times = waiting.times[static_cast<std::size_t>(number - 1)];
     if (--times == 0) waiting.plain &= ~bit(number);
     section.waiting = waiting.plain != 0 || waiting.informed;
     raise_again(number);
+    forget_plain_of_others();  // where the handler has forked, and this is the child
   }
   if (!waiting.informed) return;
   std::uint64_t mask = 0;
@@ -81,7 +103,7 @@ void detail::deliver() noexcept {
   if (waiting.informed) {
     waiting.informed = false;
     section.waiting = false;
-    queue_again(waiting.info.si_signo, waiting.info);
+    if (waiting.informed_of == kernel(SYS_gettid)) queue_again(waiting.info.si_signo, waiting.info);
     // Others may not be blocked any more: where another handler was about to run when it came, that
     // has ended since, and the mask that was before either is in force.
     if (are_others_blocked(mask)) mask = waiting.mask_before;
@@ -102,6 +124,7 @@ bool wraps_handlers(int flags) noexcept {
 
 bool before_handler(int number) noexcept {
   if (!must_wait(number)) return true;
+  forget_plain_of_others();
   std::uint16_t& times = waiting.times[static_cast<std::size_t>(number - 1)];
   // As with the kernel, an ordinary signal that waits is not counted twice.
   times = number < kFirstQueued ? 1 : static_cast<std::uint16_t>(times + 1);
@@ -125,6 +148,7 @@ bool before_handler(int number, siginfo_t* info, void* context) noexcept {
     return false;
   }
   waiting.info = *info;
+  waiting.informed_of = kernel(SYS_gettid);
   waiting.informed = true;
   preload::detail::section.waiting = true;
   return false;

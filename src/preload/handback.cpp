@@ -16,6 +16,8 @@
 #include "preload/log.hpp"
 #include "preload/packet.hpp"
 #include "preload/peer_socket.hpp"
+#include "preload/privilege.hpp"
+#include "preload/proof.hpp"
 #include "preload/transfer.hpp"
 #include "preload/upgrade.hpp"
 
@@ -474,7 +476,19 @@ void send_last_bytes(Side& side, int fd, bool goes_on) noexcept {
     with_closing.wasted_more(monotonic_ns() - start);
 }
 
+namespace {
+
+// Whether another file has that number here: a child of vfork(2) runs on its parent's memory, but
+// its descriptors are its own.
+bool is_anothers_here(const Side& side, int fd) noexcept {
+  return side.accelerated() && !is_confined() && !in_own_process() &&
+         cookie_of(fd) != side.own().cookie;
+}
+
+}  // namespace
+
 void hand_back(Side& side, int fd, Reason reason) noexcept {
+  if (is_anothers_here(side, fd)) return;
   side.stay_watched.store(true, std::memory_order_relaxed);
   if (reason == Reason::passed) side.other_holders_unknown = true;
   FARCALL_PROBE2(hand_back, side.own().observed, static_cast<int>(reason));

@@ -53,6 +53,10 @@ class Lock {
     holder_.store(0, std::memory_order_release);
     leave_section();
   }
+  // In a child, of one that is not shared: a thread that only the parent has may have held it.
+  void renew() noexcept {
+    if (holder_.load(std::memory_order_relaxed) != 0) holder_.store(0, std::memory_order_relaxed);
+  }
 
  private:
   bool lock_slowly() noexcept;

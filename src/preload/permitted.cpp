@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "preload/clone.hpp"
+#include "preload/fork.hpp"
 #include "preload/lock.hpp"
 #include "preload/log.hpp"
 #include "preload/options.hpp"
@@ -105,7 +106,8 @@ int end_at_once(void*) noexcept {
 // Such as close_apart() makes: a filter may judge by how a thread is made.
 void try_thread() noexcept {
   alignas(16) static std::byte stack[4096];
-  static std::atomic<std::uint32_t> runs{1};  // the kernel clears it
+  static std::atomic<std::uint32_t> runs;  // the kernel clears it
+  runs.store(1, std::memory_order_relaxed);
   if (clone_without_handlers(end_at_once, stack, kThreadApart, &runs) < 0) return;
   while (runs.load(std::memory_order_acquire) != 0)
     kernel(SYS_futex, &runs, FUTEX_WAIT, 1, nullptr, nullptr, 0);
@@ -136,6 +138,7 @@ int try_calls(void*) noexcept {
 bool try_in_child() noexcept {
   constexpr std::size_t kStack = 16384;
   alignas(16) static std::byte stack[kStack];
+  tried.store(0, std::memory_order_relaxed);  // a parent may have been in the middle of it
   const int child = clone_without_handlers(try_calls, stack, CLONE_VM | CLONE_VFORK);
   const std::size_t count = tried.load(std::memory_order_relaxed);
   // No signal tells of its end, and only those who ask for such children find it.
@@ -149,6 +152,12 @@ bool try_in_child() noexcept {
 namespace {
 enum : int { kUnknown, kNo, kYes };
 constinit std::atomic<int> known{kUnknown};
+constinit Lock trying;
+
+// Who forks does not wait for a thread that tries: its child tries again.
+[[gnu::constructor]] void start() noexcept {
+  at_fork({[]() noexcept {}, []() noexcept {}, []() noexcept { trying.renew(); }});
+}
 }  // namespace
 
 bool is_known_to_be_permitted() noexcept { return known.load(std::memory_order_acquire) == kYes; }
@@ -177,7 +186,6 @@ bool may_be_filtered() noexcept {
 }
 
 bool acceleration_is_permitted() noexcept {
-  static constinit Lock trying;
   if (const int answer = known.load(std::memory_order_acquire); answer != kUnknown) [[likely]]
     return answer == kYes;
   const Guard guard(trying);

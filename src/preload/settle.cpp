@@ -102,7 +102,7 @@ bool settle(Entry& entry, bool other_thread, bool last) noexcept {
 
 void in_child() noexcept {
   // The parent looks at what it has put.
-  new (&entries_lock) Lock;
+  entries_lock.renew();
   for (std::uint32_t i = 0; i < detail::unsettled.load(std::memory_order_relaxed); ++i) {
     // Another thread may have been taking it out.
     Side* const side = std::exchange(entries[i].side, nullptr);

@@ -112,6 +112,7 @@ struct Side {
     std::size_t mapped = 0;
     Counters* counters = nullptr;
     observe::Counters* observed = nullptr;  // what is counted for who looks
+    std::uint64_t cookie = 0;               // of the socket, once accelerated
     bool resets_at_end = false;             // for bytes that this process has not read
     linger linger_before = {};
   };

@@ -189,13 +189,19 @@ bool is_used_past_the_library(int fd) noexcept {
          kernel(SYS_fcntl, fd, F_GETFD) >= 0;
 }
 
+// Whether the kernel puts a copy there. It does not behind the limit, which may be lower by now.
+bool can_duplicate_onto(int from, int to) noexcept {
+  return kernel(SYS_fcntl, from, F_GETFD) >= 0 &&
+         static_cast<std::uint64_t>(to) < ask_descriptor_limit();
+}
+
 // `call` is dup2() or dup3().
 template <class Duplicate>
 int duplicate_onto(int from, int to, Duplicate call) noexcept {
   const bool leave = is_known(from) && from != to && !is_confined() &&
                      is_used_past_the_library(to) && kernel(SYS_fcntl, from, F_GETFD) >= 0;
   if (leave) leave_to_copy(from);
-  if (from == to || !is_known(to) || kernel(SYS_fcntl, from, F_GETFD) < 0 || !in_own_process())
+  if (from == to || !is_known(to) || !in_own_process() || !can_duplicate_onto(from, to))
     return duplicated(from, static_cast<int>(with_errno(call())), leave);
   if (is_private(to)) forget_private(to);  // the program's from now on
   forget_ring(to);

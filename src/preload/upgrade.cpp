@@ -149,6 +149,7 @@ Joined join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) 
     return Joined::no;
   }
   note_flags(fd, side);  // before anybody goes by it
+  side.own().cookie = cookie_of(fd);
   Guard living(life_lock());
   const Guard receiving(side.receive_lock);
   const Guard sending(side.send_lock);

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <new>
 
 #include "preload/epoll/epoll.hpp"
 #include "preload/fork.hpp"
@@ -223,7 +222,7 @@ void in_parent() noexcept { lock.unlock(); }
 void in_child() noexcept {
   lock.unlock();
   for (std::uint32_t i = 0; i < used.load(std::memory_order_relaxed); ++i) {
-    new (&rings[i].turn) Lock;  // a thread of the parent's may have held it
+    rings[i].turn.renew();
     // A handler may have forked in the middle of a call: its thread lets go of it, here as well.
     if (rings[i].fd >= 0) close(rings[i]);
   }

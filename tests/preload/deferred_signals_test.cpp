@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -181,6 +183,55 @@ TEST_P(SeveralAtOnce, AllWaitAndTheMaskIsAsItWas) {
 
 // Of each bit, whether that handler is given all.
 INSTANTIATE_TEST_SUITE_P(Of, SeveralAtOnce, ::testing::Range(0U, 8U));
+
+// A child begins with no signal pending, and with the mask of its parent.
+TEST_F(DeferredSignals, ThatWaitWhileTheirProcessForksAreNotTheChilds) {
+  handle(SIGUSR1, false);
+  handle(SIGUSR2, false);
+  handle(SIGRTMIN + 1, true);
+  const std::uint64_t before = blocked();
+  for (const bool all : {false, true}) {
+    came.clear();
+    enter_section();
+    raise(SIGUSR1);
+    if (all) queue(SIGRTMIN + 1, 4711);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      // What comes to itself is its own.
+      if (!all) raise(SIGUSR2);
+      leave_section();
+      const std::vector<int> own = all ? std::vector<int>{} : std::vector{SIGUSR2};
+      ::_exit(came != own ? 1 : blocked() != before ? 2 : 0);
+    }
+    leave_section();
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << WEXITSTATUS(status);
+    std::sort(came.begin(), came.end());
+    EXPECT_EQ(came, all ? (std::vector{SIGUSR1, 4711}) : std::vector{SIGUSR1});
+    EXPECT_EQ(blocked(), before);
+  }
+}
+
+TEST_F(DeferredSignals, BehindAHandlerThatForksAreNotTheChilds) {
+  static pid_t child;
+  struct sigaction action {};
+  action.sa_handler = [](int number) {
+    if (interpose::before_handler(number)) child = ::fork();
+  };
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
+  handle(SIGUSR2, false);
+  const pid_t parent = ::getpid();
+  enter_section();
+  raise(SIGUSR1);
+  raise(SIGUSR2);
+  leave_section();
+  if (::getpid() != parent) ::_exit(came.empty() ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(came, std::vector{SIGUSR2});
+}
 
 // The kernel takes such a handler away when its signal comes, so it could not be raised again.
 TEST_F(DeferredSignals, OfAHandlerForOnceDoNotWait) {

@@ -293,6 +293,27 @@ TEST(Calls, AVforkChildsNewSocketIsNotTheParents) {
   }
 }
 
+// Nor is the file that it puts there and executes a program with.
+TEST(Calls, AnotherFileAtTheNumberInAVforkChildGetsNothing) {
+  const UsedPair pair;
+  const int number = pair.client.get();
+  int others[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, others), 0);
+  const UniqueFd put(others[0]);
+  const UniqueFd other(others[1]);
+  pair.put("kept");
+  const int file = put.get();
+  const pid_t child = ::vfork();
+  if (child == 0) {
+    if (::dup2(file, number) == number) ::execlp("true", "true", nullptr);
+    ::_exit(1);
+  }
+  EXPECT_EQ(exit_status(child), 0);
+  EXPECT_EQ(receive(other.get(), 64, MSG_DONTWAIT), "(EAGAIN)");
+  EXPECT_EQ(receive(pair.server.get(), 64, MSG_DONTWAIT), "kept");
+  EXPECT_EQ(pair.comes_to_memory(), preloaded());
+}
+
 // As a program does whose processors others want as well, to a peer that sleeps.
 const bool kPlayed = [] {
   play_role("writes many parts", [] {

@@ -140,6 +140,32 @@ TEST(Numbers, ThatAreNoneCannotBeDuplicatedOntoThemselves) {
   EXPECT_EQ(errno, EINVAL);
 }
 
+// Neither of a file that is not open, nor behind a limit that has been lowered.
+TEST(Numbers, OntoWhichNothingCanBeDuplicatedKeepWhatTheyHave) {
+  const UsedPair pair;
+  const int fd = pair.server.get();
+  const UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
+  UniqueFd none(::dup(file.get()));
+  const int closed = none.get();
+  none.reset();
+  pair.put("unread");
+  EXPECT_EQ(::dup2(closed, fd), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(::dup3(closed, fd, O_CLOEXEC), -1);
+  EXPECT_EQ(errno, EBADF);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit low{.rlim_cur = static_cast<rlim_t>(fd), .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_EQ(::dup2(file.get(), fd), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(::dup3(file.get(), fd, O_CLOEXEC), -1);
+  EXPECT_EQ(errno, EBADF);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  ASSERT_EQ(receive(fd, 64, MSG_DONTWAIT), "unread");
+  pair.talk(5);
+}
+
 // Closed past the library, as the C library's own streams are.
 TEST(Numbers, OfASetThatIsClosedUnseenAreThoseOfAnother) {
   const Pair pair;

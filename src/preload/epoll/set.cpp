@@ -107,14 +107,15 @@ void in_child() noexcept {
 void inherit_sets() noexcept {
   for (std::uint16_t i = 0; i < used.load(std::memory_order_relaxed); ++i) {
     Set& set = sets.load(std::memory_order_relaxed)[i];
+    // Who found a set that has gone since may hold it for another moment.
+    set.lock.renew();
     if (set.descriptors == 0) continue;
-    new (&set.lock) Lock;
     set.waiters.store(Waiters::inherited, std::memory_order_relaxed);
     set.hot_count.store(0, std::memory_order_relaxed);
     set.sleepers.store(0, std::memory_order_relaxed);  // what was kicked is the child's, too
   }
   marks = nullptr;  // those of the parent are known to the sets
-  new (&sets_lock) Lock;
+  sets_lock.renew();
 }
 
 namespace detail {

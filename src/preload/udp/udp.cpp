@@ -43,13 +43,23 @@ UdpSocket* make_chunk() noexcept {
 }
 
 template <class Visit>
-void for_each_socket(Visit visit) noexcept {
+void for_each_place(Visit visit) noexcept {
   for (auto& place : chunks) {
     UdpSocket* const chunk = place.load(std::memory_order_acquire);
     if (chunk == nullptr) return;
-    for (std::uint32_t i = 0; i < kPerChunk; ++i)
-      if (chunk[i].references.load(std::memory_order_relaxed) != 0) visit(chunk[i]);
+    for (std::uint32_t i = 0; i < kPerChunk; ++i) visit(chunk[i]);
   }
+}
+
+bool is_used(const UdpSocket& socket) noexcept {
+  return socket.references.load(std::memory_order_relaxed) != 0;
+}
+
+template <class Visit>
+void for_each_socket(Visit visit) noexcept {
+  for_each_place([&visit](UdpSocket& socket) {
+    if (is_used(socket)) visit(socket);
+  });
 }
 
 // The lock of life is held.
@@ -130,6 +140,12 @@ void after_fork_in_child() noexcept {
     socket.sleeping = 0;
     socket.receive_lock.unlock();
     socket.send_lock.unlock();
+  });
+  // Who found a socket that has been closed since may hold them for another moment.
+  for_each_place([](UdpSocket& socket) {
+    if (is_used(socket)) return;
+    socket.receive_lock.renew();
+    socket.send_lock.renew();
   });
   life.unlock();
 }
