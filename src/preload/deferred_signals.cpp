@@ -95,11 +95,6 @@ namespace farcall::interpose {
 
 using namespace preload;  // NOLINT(google-build-using-namespace): defined for that room
 
-// One that is taken away when its signal comes cannot be raised again.
-bool wraps_handlers(int flags) noexcept {
-  return (static_cast<unsigned>(flags) & static_cast<unsigned>(SA_RESETHAND)) == 0;
-}
-
 bool before_handler(int number) noexcept {
   if (!must_wait(number)) return true;
   std::uint16_t& times = waiting.times[static_cast<std::size_t>(number - 1)];

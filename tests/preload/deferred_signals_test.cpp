@@ -182,11 +182,5 @@ TEST_P(SeveralAtOnce, AllWaitAndTheMaskIsAsItWas) {
 // Of each bit, whether that handler is given all.
 INSTANTIATE_TEST_SUITE_P(Of, SeveralAtOnce, ::testing::Range(0U, 8U));
 
-// The kernel takes such a handler away when its signal comes, so it could not be raised again.
-TEST_F(DeferredSignals, OfAHandlerForOnceDoNotWait) {
-  EXPECT_TRUE(interpose::wraps_handlers(SA_RESTART | SA_SIGINFO));
-  EXPECT_FALSE(interpose::wraps_handlers(static_cast<int>(SA_RESETHAND)));
-}
-
 }  // namespace
 }  // namespace farcall::preload
