@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "interpose/signals.hpp"
 #include "preload/lock.hpp"
@@ -30,6 +31,15 @@ constexpr std::uint64_t kFaults =
 // The C library's own.
 constexpr std::uint64_t kInternal = bit(32) | bit(33);
 
+// One that stands in front of all of its number that the kernel has queued for this thread. The
+// kernel puts what is queued again behind them, so each that comes gets what belongs to the one
+// before it, until that one comes.
+struct InFront {
+  int number;  // 0: there is none
+  siginfo_t info;
+};
+constexpr std::size_t kMostInFront = 4;
+
 struct Waiting {
   // Of handlers that are given the number only: how often.
   std::uint64_t plain;
@@ -38,6 +48,7 @@ struct Waiting {
   bool informed;
   siginfo_t info;
   std::uint64_t mask_before;
+  std::array<InFront, kMostInFront> in_front;
 };
 thread_local constinit Waiting waiting{};
 
@@ -63,6 +74,41 @@ void queue_again(int number, const siginfo_t& info) noexcept {
     raise_again(number);
 }
 
+InFront* find_in_front(int number) noexcept {
+  for (InFront& one : waiting.in_front)
+    if (one.number == number) return &one;
+  return nullptr;
+}
+
+// By this in si_errno, which nobody uses, the one that was queued again is told from the others.
+constexpr int kQueuedAgain = 0x66617263;
+
+// With all signals blocked. Where there is no place it comes behind the others.
+void queue_in_front(int number, siginfo_t info) noexcept {
+  // Of ordinary ones none is pending, or the kernel takes both for one.
+  if (number >= kFirstQueued && find_in_front(number) == nullptr) {
+    if (InFront* const place = find_in_front(0); place != nullptr) {
+      *place = {.number = number, .info = info};
+      info.si_errno = kQueuedAgain;
+    }
+  }
+  queue_again(number, info);
+}
+
+void take_from_front(int number, siginfo_t& info) noexcept {
+  InFront* const one = find_in_front(number);
+  if (one == nullptr) return;
+  const bool is_last = info.si_errno == kQueuedAgain;
+  std::swap(info, one->info);
+  if (is_last) one->number = 0;
+}
+
+// Those that are not blocked have come, if nobody has taken them away.
+void forget_in_front(std::uint64_t mask) noexcept {
+  for (InFront& one : waiting.in_front)
+    if (one.number != 0 && (bit(one.number) & mask) == 0) one.number = 0;
+}
+
 }  // namespace
 
 // Each is noted as gone before it comes: its handler may never return.
@@ -81,12 +127,13 @@ void detail::deliver() noexcept {
   if (waiting.informed) {
     waiting.informed = false;
     section.waiting = false;
-    queue_again(waiting.info.si_signo, waiting.info);
+    queue_in_front(waiting.info.si_signo, waiting.info);
     // Others may not be blocked any more: where another handler was about to run when it came, that
     // has ended since, and the mask that was before either is in force.
     if (are_others_blocked(mask)) mask = waiting.mask_before;
   }
   kernel(SYS_rt_sigprocmask, SIG_SETMASK, &mask, nullptr, kKernelMaskSize);
+  forget_in_front(mask);
 }
 
 }  // namespace farcall::preload
@@ -106,6 +153,7 @@ bool before_handler(int number) noexcept {
 }
 
 bool before_handler(int number, siginfo_t* info, void* context) noexcept {
+  take_from_front(number, *info);
   if (!must_wait(number)) return true;
   auto& mask = static_cast<ucontext_t*>(context)->uc_sigmask;
   // Of several that come at once the kernel has prepared the handler that ends last first: its mask
@@ -116,7 +164,7 @@ bool before_handler(int number, siginfo_t* info, void* context) noexcept {
   if (waiting.informed) {
     // There is a place for one. The kernel keeps the others, which are blocked from here on.
     kernel(SYS_rt_sigprocmask, SIG_SETMASK, &kOthers, nullptr, kKernelMaskSize);
-    queue_again(number, *info);
+    queue_in_front(number, *info);
     return false;
   }
   waiting.info = *info;

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Handlers of signals that come in the middle of calls: those that are for one signal.
+// Handlers of signals that come in the middle of calls: those that are for one signal, and those
+// of signals that the kernel queues.
 // The tests run as those of contract_test.cpp do.
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <atomic>
 #include <cerrno>
+#include <thread>
 
 #include "connected.hpp"
 #include "contract.hpp"
@@ -128,6 +132,49 @@ TEST(Contract, AHandlerForOneSignalIsTheOneThatWasInstalled) {
   EXPECT_EQ(found.sa_handler, for_one_signal);
   EXPECT_NE(static_cast<unsigned>(found.sa_flags) & SA_RESETHAND, 0U);
   EXPECT_EQ(::sysv_signal(SIGUSR1, SIG_DFL), for_one_signal);
+}
+
+// --- those that are queued
+
+std::atomic<int> last_value{0};
+std::atomic<int> handled{0};
+std::atomic<int> out_of_order{0};
+std::atomic<int> of_another_code{0};
+void in_order(int, siginfo_t* info, void*) {
+  const int value = info->si_value.sival_int;
+  if (value != last_value + 1) ++out_of_order;
+  if (info->si_code != SI_QUEUE || info->si_errno != 0) ++of_another_code;
+  last_value = value;
+  ++handled;
+}
+
+TEST(Contract, QueuedSignalsComeInOrder) {
+  constexpr int kMost = 8000;
+  const Connected made = with_child(echo);
+  const int fd = made.fd.get();
+  const int number = SIGRTMIN + 3;
+  Action action{};
+  action.sa_sigaction = in_order;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  Action before{};
+  ASSERT_EQ(::sigaction(number, &action, &before), 0);
+  last_value = handled = out_of_order = of_another_code = 0;
+  std::thread sends([number, self = ::pthread_self()] {
+    for (int sent = 0; sent < kMost;) {
+      if (::pthread_sigqueue(self, number, {.sival_int = sent + 1}) == 0) ++sent;
+      if (sent % 4 == 0) std::this_thread::sleep_for(20us);
+    }
+  });
+  while (handled < kMost) {
+    char byte = 'x';
+    while (::send(fd, &byte, 1, MSG_NOSIGNAL) != 1) ASSERT_EQ(errno, EINTR);
+    while (::recv(fd, &byte, 1, 0) != 1) ASSERT_EQ(errno, EINTR);
+  }
+  sends.join();
+  EXPECT_EQ(handled, kMost);
+  EXPECT_EQ(out_of_order, 0);
+  EXPECT_EQ(of_another_code, 0);
+  ::sigaction(number, &before, nullptr);
 }
 
 }  // namespace
