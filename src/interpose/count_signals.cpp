@@ -15,8 +15,6 @@ namespace {
 
 }  // namespace
 
-bool wraps_handlers(int) noexcept { return true; }
-
 bool before_handler(int) noexcept {
   note_signal();
   return true;

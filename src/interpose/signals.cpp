@@ -21,6 +21,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 
 #include "interpose/next.hpp"
@@ -32,22 +33,42 @@ namespace {
 
 constexpr std::size_t kMost = 64;  // handlers of each kind
 
+constexpr int kOneShot = static_cast<int>(SA_RESETHAND);
+
 using Plain = void (*)(int);
 using Informed = void (*)(int, siginfo_t*, void*);
+using SigactionFunction = int(int, const struct sigaction*, struct sigaction*);
+using SignalFunction = Plain(int, Plain);
 
 // What the wrappers call. Filled from the front; what stands there stays.
 template <class Handler>
 constinit std::array<std::atomic<Handler>, kMost> handlers{};
 
+// A handler that does not run yet. One for a single signal the kernel has taken away for it, and
+// left the rest of the action; it is there again, as before the signal.
+template <class Handler>
+void put_back(int number, Handler wrapper) noexcept {
+  SigactionFunction* const real = next<"sigaction", SigactionFunction>();
+  struct sigaction now {};
+  if (real == nullptr || real(number, nullptr, &now) != 0) return;
+  if ((now.sa_flags & kOneShot) == 0 || now.sa_handler != SIG_DFL) return;
+  if constexpr (std::is_same_v<Handler, Informed>)
+    now.sa_sigaction = wrapper;
+  else
+    now.sa_handler = wrapper;
+  real(number, &now, nullptr);
+}
+
 // Not noexcept: a handler may throw, where the program knows what it does, or end the thread.
 template <std::size_t kWhich>
 void plain_wrapper(int number) {
-  if (!before_handler(number)) return;
+  if (!before_handler(number)) return put_back<Plain>(number, plain_wrapper<kWhich>);
   handlers<Plain>[kWhich].load(std::memory_order_acquire)(number);
 }
 template <std::size_t kWhich>
 void informed_wrapper(int number, siginfo_t* info, void* context) {
-  if (!before_handler(number, info, context)) return;
+  if (!before_handler(number, info, context))
+    return put_back<Informed>(number, informed_wrapper<kWhich>);
   handlers<Informed>[kWhich].load(std::memory_order_acquire)(number, info, context);
 }
 
@@ -106,11 +127,6 @@ Plain unwrapped_disposition(Plain disposition) noexcept {
   return either.sa_handler;
 }
 
-constexpr int kOneShot = static_cast<int>(SA_RESETHAND);
-
-using SigactionFunction = int(int, const struct sigaction*, struct sigaction*);
-using SignalFunction = Plain(int, Plain);
-
 int install(int number, const struct sigaction* action, struct sigaction* before) noexcept {
   SigactionFunction* const real = next<"sigaction", SigactionFunction>();
   if (real == nullptr) {
@@ -120,7 +136,7 @@ int install(int number, const struct sigaction* action, struct sigaction* before
   struct sigaction ours;
   if (action != nullptr) {
     ours = *action;
-    if (is_handler(ours.sa_handler) && wraps_handlers(ours.sa_flags)) {
+    if (is_handler(ours.sa_handler)) {
       if ((ours.sa_flags & SA_SIGINFO) != 0)
         ours.sa_sigaction = wrapped(ours.sa_sigaction);
       else
@@ -134,13 +150,12 @@ int install(int number, const struct sigaction* action, struct sigaction* before
   return result;
 }
 
-Plain install(SignalFunction* real, int number, Plain disposition, int flags) noexcept {
+Plain install(SignalFunction* real, int number, Plain disposition) noexcept {
   if (real == nullptr) {
     errno = ENOSYS;
     return SIG_ERR;
   }
-  return unwrapped_disposition(
-      real(number, wraps_handlers(flags) ? wrapped_disposition(disposition) : disposition));
+  return unwrapped_disposition(real(number, wrapped_disposition(disposition)));
 }
 
 // dlsym() is not for handlers, which may install others.
@@ -172,17 +187,17 @@ int sigaction(int number, const struct sigaction* action, struct sigaction* befo
   return install(number, action, before);
 }
 Plain signal(int number, Plain disposition) noexcept {
-  return install(next<"signal", SignalFunction>(), number, disposition, 0);
+  return install(next<"signal", SignalFunction>(), number, disposition);
 }
 Plain sigset(int number, Plain disposition) noexcept {
-  return install(next<"sigset", SignalFunction>(), number, disposition, 0);
+  return install(next<"sigset", SignalFunction>(), number, disposition);
 }
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the C library's names
 int __sigaction(int number, const struct sigaction* action, struct sigaction* before) noexcept
     __attribute__((alias("sigaction")));
 // What signal() is where only POSIX is asked for.
 Plain __sysv_signal(int number, Plain disposition) noexcept {
-  return install(next<"__sysv_signal", SignalFunction>(), number, disposition, kOneShot);
+  return install(next<"__sysv_signal", SignalFunction>(), number, disposition);
 }
 Plain sysv_signal(int number, Plain disposition) noexcept __attribute__((alias("__sysv_signal")));
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

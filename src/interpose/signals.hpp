@@ -8,11 +8,9 @@
 
 namespace farcall::interpose {
 
-// Whether handlers that are installed with these flags (SA_...) are wrapped at all.
-bool wraps_handlers(int flags) noexcept;
-
 // In the handler's place, of one that asked for no more than the number, or for all. False: the
-// handler does not run now.
+// handler does not run now, and one for a single signal is installed again: who has said no raises
+// the signal once more.
 bool before_handler(int number) noexcept;
 bool before_handler(int number, siginfo_t* info, void* context) noexcept;
 

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "interpose/signals.hpp"
 #include "preload/lock.hpp"
@@ -31,6 +32,15 @@ constexpr std::uint64_t kFaults =
 // The C library's own.
 constexpr std::uint64_t kInternal = bit(32) | bit(33);
 
+// One that stands in front of all of its number that the kernel has queued for this thread. The
+// kernel puts what is queued again behind them, so each that comes gets what belongs to the one
+// before it, until that one comes.
+struct InFront {
+  int number;  // 0: there is none
+  siginfo_t info;
+};
+constexpr std::size_t kMostInFront = 4;
+
 // To whom they came is a thread's number: what waits in a copy of its memory, which fork() makes,
 // is not the child's, for that begins with no signal pending.
 struct Waiting {
@@ -43,6 +53,8 @@ struct Waiting {
   long informed_of;
   siginfo_t info;
   std::uint64_t mask_before;
+  long in_front_of;
+  std::array<InFront, kMostInFront> in_front;
 };
 thread_local constinit Waiting waiting{};
 
@@ -82,6 +94,43 @@ void forget_plain_of_others() noexcept {
   waiting.plain_of = me;
 }
 
+InFront* find_in_front(int number) noexcept {
+  for (InFront& one : waiting.in_front)
+    if (one.number == number) return &one;
+  return nullptr;
+}
+
+// By this in si_errno, which nobody uses, the one that was queued again is told from the others.
+constexpr int kQueuedAgain = 0x66617263;
+
+// With all signals blocked. Where there is no place it comes behind the others.
+void queue_in_front(int number, siginfo_t info) noexcept {
+  if (const long me = kernel(SYS_gettid); std::exchange(waiting.in_front_of, me) != me)
+    waiting.in_front = {};
+  // Of ordinary ones none is pending, or the kernel takes both for one.
+  if (number >= kFirstQueued && find_in_front(number) == nullptr) {
+    if (InFront* const place = find_in_front(0); place != nullptr) {
+      *place = {.number = number, .info = info};
+      info.si_errno = kQueuedAgain;
+    }
+  }
+  queue_again(number, info);
+}
+
+void take_from_front(int number, siginfo_t& info) noexcept {
+  InFront* const one = find_in_front(number);
+  if (one == nullptr || waiting.in_front_of != kernel(SYS_gettid)) return;
+  const bool is_last = info.si_errno == kQueuedAgain;
+  std::swap(info, one->info);
+  if (is_last) one->number = 0;
+}
+
+// Those that are not blocked have come, if nobody has taken them away.
+void forget_in_front(std::uint64_t mask) noexcept {
+  for (InFront& one : waiting.in_front)
+    if (one.number != 0 && (bit(one.number) & mask) == 0) one.number = 0;
+}
+
 }  // namespace
 
 // Each is noted as gone before it comes: its handler may never return.
@@ -103,12 +152,14 @@ void detail::deliver() noexcept {
   if (waiting.informed) {
     waiting.informed = false;
     section.waiting = false;
-    if (waiting.informed_of == kernel(SYS_gettid)) queue_again(waiting.info.si_signo, waiting.info);
+    if (waiting.informed_of == kernel(SYS_gettid))
+      queue_in_front(waiting.info.si_signo, waiting.info);
     // Others may not be blocked any more: where another handler was about to run when it came, that
     // has ended since, and the mask that was before either is in force.
     if (are_others_blocked(mask)) mask = waiting.mask_before;
   }
   kernel(SYS_rt_sigprocmask, SIG_SETMASK, &mask, nullptr, kKernelMaskSize);
+  forget_in_front(mask);
 }
 
 }  // namespace farcall::preload
@@ -116,11 +167,6 @@ void detail::deliver() noexcept {
 namespace farcall::interpose {
 
 using namespace preload;  // NOLINT(google-build-using-namespace): defined for that room
-
-// One that is taken away when its signal comes cannot be raised again.
-bool wraps_handlers(int flags) noexcept {
-  return (static_cast<unsigned>(flags) & static_cast<unsigned>(SA_RESETHAND)) == 0;
-}
 
 bool before_handler(int number) noexcept {
   if (!must_wait(number)) return true;
@@ -134,6 +180,7 @@ bool before_handler(int number) noexcept {
 }
 
 bool before_handler(int number, siginfo_t* info, void* context) noexcept {
+  take_from_front(number, *info);
   if (!must_wait(number)) return true;
   auto& mask = static_cast<ucontext_t*>(context)->uc_sigmask;
   // Of several that come at once the kernel has prepared the handler that ends last first: its mask
@@ -144,7 +191,7 @@ bool before_handler(int number, siginfo_t* info, void* context) noexcept {
   if (waiting.informed) {
     // There is a place for one. The kernel keeps the others, which are blocked from here on.
     kernel(SYS_rt_sigprocmask, SIG_SETMASK, &kOthers, nullptr, kKernelMaskSize);
-    queue_again(number, *info);
+    queue_in_front(number, *info);
     return false;
   }
   waiting.info = *info;

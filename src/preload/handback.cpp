@@ -478,8 +478,8 @@ void send_last_bytes(Side& side, int fd, bool goes_on) noexcept {
 
 namespace {
 
-// Whether another file has that number here: a child of vfork(2) runs on its parent's memory, but
-// its descriptors are its own.
+// Whether another file has that number here: of a child of vfork(2) only the descriptors are its
+// own.
 bool is_anothers_here(const Side& side, int fd) noexcept {
   return side.accelerated() && !is_confined() && !in_own_process() &&
          cookie_of(fd) != side.own().cookie;

@@ -54,7 +54,8 @@ class DeferredSignals : public ::testing::Test {
     came.reserve(16);
   }
   void TearDown() override {
-    for (const int number : {SIGUSR1, SIGUSR2, SIGRTMIN + 1}) ::signal(number, SIG_DFL);
+    for (const int number : {SIGUSR1, SIGUSR2, SIGRTMIN + 1, SIGRTMIN + 2, SIGRTMIN + 3})
+      ::signal(number, SIG_DFL);
   }
   static void handle(int number, bool all, std::uint64_t blocks = 0) {
     // Without the C library, of which sanitizers have one of their own.
@@ -154,6 +155,44 @@ TEST_F(DeferredSignals, ComeBehindOneThatIsGivenAll) {
   EXPECT_EQ(came[0] + came[1], 1 + SIGUSR2);
 }
 
+// The first waits while the kernel keeps the others.
+TEST_F(DeferredSignals, OfOneNumberComeInOrder) {
+  const int queued = SIGRTMIN + 1;
+  handle(queued, true);
+  for (int round = 0; round < 3; ++round) {
+    came.clear();
+    enter_section();
+    for (const int value : {1, 1, 2, 3}) queue(queued, value);
+    EXPECT_TRUE(came.empty());
+    leave_section();
+    EXPECT_EQ(came, (std::vector{1, 1, 2, 3}));
+  }
+}
+
+TEST_F(DeferredSignals, OfSeveralNumbersAtOnceComeInTheOrderOfEach) {
+  const int numbers[] = {SIGRTMIN + 1, SIGRTMIN + 2, SIGRTMIN + 3};
+  std::uint64_t those = 0;
+  for (const int number : numbers) {
+    handle(number, true);
+    those |= bit(number);
+  }
+  const std::uint64_t before = blocked();
+  kernel(SYS_rt_sigprocmask, SIG_BLOCK, &those, nullptr, kKernelMaskSize);
+  enter_section();
+  for (int value = 1; value <= 3; ++value)
+    for (const int number : numbers) queue(number, number * 10 + value);
+  kernel(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, kKernelMaskSize);
+  EXPECT_TRUE(came.empty());
+  leave_section();
+  EXPECT_EQ(came.size(), 9U);
+  for (const int number : numbers) {
+    std::vector<int> values;
+    for (const int value : came)
+      if (value / 10 == number) values.push_back(value % 10);
+    EXPECT_EQ(values, (std::vector{1, 2, 3})) << number;
+  }
+}
+
 // The kernel prepares both handlers before either runs, and the one that it has prepared first ends
 // last.
 class SeveralAtOnce : public DeferredSignals, public ::testing::WithParamInterface<unsigned> {};
@@ -231,12 +270,6 @@ TEST_F(DeferredSignals, BehindAHandlerThatForksAreNotTheChilds) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(came, std::vector{SIGUSR2});
-}
-
-// The kernel takes such a handler away when its signal comes, so it could not be raised again.
-TEST_F(DeferredSignals, OfAHandlerForOnceDoNotWait) {
-  EXPECT_TRUE(interpose::wraps_handlers(SA_RESTART | SA_SIGINFO));
-  EXPECT_FALSE(interpose::wraps_handlers(static_cast<int>(SA_RESETHAND)));
 }
 
 }  // namespace
