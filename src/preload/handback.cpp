@@ -35,39 +35,6 @@ constexpr std::int64_t kLongestBeforeClosing = 1'000 * kMillisecond;
 // What anybody has for coming to an end, whatever others have wasted.
 constexpr std::int64_t kMoment = 20 * kMillisecond;
 
-// A process may have many peers that never come to an end, and closes them, or leaves them, one by
-// one. So what it has waited for such is bounded in all, but in time there is something again to
-// wait with: others come to an end, if they are given a moment.
-class PatienceWithPeers {
- public:
-  constexpr PatienceWithPeers(std::int64_t with_one, std::int64_t in_all,
-                              std::int64_t moment) noexcept
-      : with_one_(with_one), in_all_(in_all), moment_(moment) {}
-  [[nodiscard]] std::int64_t longest() const noexcept {
-    return std::clamp(in_all_ - wasted(monotonic_ns()), moment_, with_one_);
-  }
-  void wasted_more(std::int64_t time) noexcept {
-    const std::int64_t now = monotonic_ns();
-    wasted_.store(wasted(now) + time, std::memory_order_relaxed);
-    since_.store(now, std::memory_order_relaxed);
-  }
-
- private:
-  static constexpr std::int64_t kForgottenIn = 30;  // times as long
-
-  [[nodiscard]] std::int64_t wasted(std::int64_t now) const noexcept {
-    const std::int64_t forgotten = (now - since_.load(std::memory_order_relaxed)) / kForgottenIn;
-    return std::max<std::int64_t>(wasted_.load(std::memory_order_relaxed) - forgotten, 0);
-  }
-
-  // In nanoseconds.
-  const std::int64_t with_one_;
-  const std::int64_t in_all_;
-  const std::int64_t moment_;
-  // Two threads at once may lose what one of them adds.
-  std::atomic<std::int64_t> wasted_{0};
-  std::atomic<std::int64_t> since_{0};
-};
 constinit PatienceWithPeers with_closing(kLongestBeforeClosing, 2 * kLongestBeforeClosing, kMoment);
 constinit PatienceWithPeers with_leaving(kLongest, kLongest, 5 * kMoment);
 
