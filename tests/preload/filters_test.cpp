@@ -158,6 +158,7 @@ int fork_while_a_thread_tries() {
   if (told < 0) return 5;
   std::thread thread([] { const Pair pair; });
   const seccomp_notif call = preloaded() ? await_who_tries(told) : seccomp_notif{};
+  if (!preloaded()) thread.join();  // it may be anywhere, where a child could not go on
   const pid_t child = in_child([] {
     ::alarm(20);
     const Pair pair;
@@ -166,8 +167,10 @@ int fork_while_a_thread_tries() {
   pollfd look{.fd = told, .events = POLLIN, .revents = 0};
   if (preloaded() && ::poll(&look, 1, 20'000) == 1) let_go_on(told, await_who_tries(told));
   const int status = exit_status(child);
-  if (preloaded()) let_go_on(told, call);
-  thread.join();
+  if (preloaded()) {
+    let_go_on(told, call);
+    thread.join();
+  }
   return status == 0 && !::testing::Test::HasFailure() ? 0 : 3;
 }
 
