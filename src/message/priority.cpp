@@ -84,7 +84,8 @@ pid_t own_thread() noexcept {
 
 std::uint8_t own_priority() noexcept {
   refresh();
-  if (lent != nullptr && lent->over()) [[unlikely]]
+  // A handler that comes here may give it back.
+  if (const Lent* const mine = lent; mine != nullptr && mine->over()) [[unlikely]]
     disinherit();
   if (own.priority == 0) [[unlikely]]
     own.priority = static_cast<std::uint8_t>(std::clamp(priority_of(own.thread), 1, kDeadline));
@@ -173,7 +174,8 @@ std::shared_ptr<Lent> inherit(std::uint8_t priority, pid_t process, pid_t thread
 void disinherit() noexcept {
   if (lent == nullptr) [[likely]]
     return;
-  std::exchange(lent, nullptr)->give_back();
+  // A handler may have done so meanwhile.
+  if (Lent* const mine = std::exchange(lent, nullptr)) mine->give_back();
   own.priority = 0;
 }
 
