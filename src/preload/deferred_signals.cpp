@@ -83,14 +83,10 @@ void queue_again(int number, const siginfo_t& info) noexcept {
 void forget_plain_of_others() noexcept {
   const long me = kernel(SYS_gettid);
   if (waiting.plain_of == me) return;
-  if (waiting.plain != 0) {
-    const HeldSignals none_comes;
-    if (waiting.plain_of != me) {
-      waiting.plain = 0;
-      waiting.times = {};
-    }
-    waiting.plain_of = me;
-  }
+  const HeldSignals none_comes;
+  if (waiting.plain_of == me) return;  // a handler has been here
+  waiting.plain = 0;
+  waiting.times = {};
   waiting.plain_of = me;
 }
 
